@@ -1,0 +1,571 @@
+"""The chain engine: policy chains (Algorithm 1, inner loop) of many contexts, each pair of policy and dynamics once.
+
+DESIGN.md section 5 in three ideas.
+
+*Lazy visits.* N^k sums the occupancies of all past policies under P^k. A chain keeps one sum for each dynamics and how
+many policies it counts; when a step needs it, the policies that are missing are pushed through that dynamics, eight at
+a time, from the store of past policies. So an occupancy is computed at most once, and only if a step needs it.
+
+*A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date and the stored
+policies are dropped. A dynamics that turns up later all the same makes the chain start anew, this time with a sum for it.
+
+*Forms by shape.* Small layouts are packed, eight contexts to a vector; larger ones take one context at a time, each on
+a thread of its own; the largest use several threads inside a layer. The form depends on the layout alone and every sum
+has a fixed order, so neither neighbours nor threads nor budgets change a bit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import reference
+from .cmdp import context_key
+from .errors import OpoError
+from .kernels import chain as kernels
+from .kernels import packed as packed_kernels
+from .kernels.weights import count_saturated
+from .layers import LayeredMDP, Layout, Transitions, as_mask, real
+from .operations import PARTS, Backend, check_backend, state_parts, visit_in_parts
+from .threads import get_threads, run_all
+
+__all__ = ["ChainEngine", "ChainRule", "History", "ModelSource", "policy_chain"]
+
+Array = npt.NDArray[Any]
+
+PACKED_MOST = 2048
+"""Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
+CHUNK = 256
+"""States of a CSR layer that are backed up at a time: their rows stay in the first-level cache."""
+RECENT = 64
+"""A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
+
+
+@dataclass(frozen=True)
+class ChainRule:
+    """What a step of the chain does; the agents of Table 1 differ in these and in nothing else.
+
+    Attributes
+    ----------
+    eta : float
+        Learning rate of the exponential weights.
+    half_loss : float
+        beta_loss / 2 of the bonus min{1, half_loss / (1+N)}.
+    half_dynamics : ndarray, shape (H,)
+        The same for the dynamics, per layer.
+    weight : float
+        Weight of the dynamics' bonus; 2H in Algorithm 1.
+    greedy : bool
+        Policy step: play the least Q of this step (E-UC3RL, RM-UCDD) instead of exponential weights (OPO).
+    visits : {"latest", "contemporaneous", "actions"}
+        Visit rule: past policies under this step's dynamics (OPO), each under its own step's dynamics (E-UC3RL), or
+        the number of past policies that choose the action (RM-UCDD).
+    """
+
+    eta: float
+    half_loss: float
+    half_dynamics: Array
+    weight: float
+    greedy: bool = False
+    visits: str = "latest"
+
+
+class History:
+    """The fits of steps k = 0, 1, ... as runs of equal pairs (loss fit, dynamics fit)."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[Hashable, Hashable]] = []
+        self.starts: list[int] = []
+        self.length = 0
+
+    def append(self, loss_fit: Hashable, dynamics_fit: Hashable) -> None:
+        """Add the fits of the next step."""
+        if not self.runs or self.runs[-1] != (loss_fit, dynamics_fit):
+            self.runs.append((loss_fit, dynamics_fit))
+            self.starts.append(self.length)
+        self.length += 1
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, k: int) -> tuple[Hashable, Hashable]:
+        return self.runs[self._run(k)]
+
+    def _run(self, k: int) -> int:
+        return bisect_right(self.starts, k) - 1
+
+    def stretch(self, k: int, n: int) -> int:
+        """Number of steps from k on, before step n, that have the fits of step k."""
+        run = self._run(k) + 1
+        end = self.starts[run] if run < len(self.starts) else self.length
+        return min(end, n) - k
+
+    def dynamics(self, k: int, n: int) -> set[Hashable]:
+        """The dynamics fits of steps k..n-1."""
+        if k >= n:
+            return set()
+        return {fit for _, fit in self.runs[self._run(k) : self._run(n - 1) + 1]}
+
+
+class ModelSource(Protocol):
+    """Where the engine gets the models of a fit at a context; asked once per distinct fit and context."""
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of the rows, one per allowed pair, read-only float64."""
+        ...
+
+    def transitions(self, fit: Hashable, context: Any) -> Transitions:
+        """The validated transitions."""
+        ...
+
+
+@dataclass
+class _Visits:
+    counts: Array
+    counted: int = 0
+    """Number of policies that `counts` holds."""
+
+
+@dataclass
+class _Chain:
+    """What the two forms share: the stretches of a history, the lazy visits and the store of policies."""
+
+    engine: ChainEngine
+    contexts: list[Any]
+    steps: int = 0
+    visits: dict[Hashable, _Visits] = field(default_factory=dict)
+    lanes = 1
+
+    def __post_init__(self) -> None:
+        width = self.engine.n_rows * self.lanes
+        self.width = width
+        self.sum_q = np.zeros(width)
+        self.store = np.empty((4, width))
+        self.kept: set[Hashable] = set()
+        self.models: dict[Hashable, Any] = {}
+        self.loss_rows: dict[Hashable, Array] = {}
+        self.last: Array | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.steps, self.first = 0, 0
+        self.sum_q[:] = 0.0
+        self.visits = {fit: _Visits(np.zeros(self.width)) for fit in self.kept}
+        self.store[0] = self.engine.start if self.lanes == 1 else np.repeat(self.engine.start, self.lanes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, models included."""
+        vectors = self.sum_q.nbytes + self.store.nbytes + self.width * 8 * (len(self.visits) + len(self.loss_rows))
+        return vectors + sum(self._model_bytes(model) for model in self.models.values())
+
+    def advance(self, history: History, n: int) -> None:
+        """Bring the chain to `n` steps."""
+        rule = self.engine.rule
+        while self.steps < n:
+            loss_fit, fit = history[self.steps]
+            room = self._room(history, n)
+            length = min(history.stretch(self.steps, n), room)
+            # E-UC3RL and RM-UCDD keep one sum, which all models share.
+            key = fit if rule.visits == "latest" else None
+            entry = self._caught_up(key, fit, history)
+            if entry is None:
+                self.kept.add(key)
+                self._begin()
+                continue
+            self._run(self._model(fit), self._losses(loss_fit), entry.counts, length)
+            self.steps += length
+            entry.counted = self.steps - 1
+            self.last = entry.counts
+        self._forget(history, n)
+
+    def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> _Visits | None:
+        """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
+        entry = self.visits.get(key)
+        if entry is None:
+            entry = _Visits(np.zeros(self.width))
+            if self.first > 0:
+                return None
+            self.visits[key] = entry
+        if entry.counted < self.first:
+            return None
+        self._catch_up(entry, fit, history)
+        return entry
+
+    def _catch_up(self, entry: _Visits, fit: Hashable, history: History) -> None:
+        rule = self.engine.rule.visits
+        while entry.counted < self.steps:
+            count = self.steps - entry.counted
+            k = entry.counted - self.first
+            if rule == "actions":
+                for line in range(k, k + count):
+                    entry.counts += self.store[line]
+            else:
+                if rule == "contemporaneous":
+                    fit = history[entry.counted][1]
+                    count = min(count, history.stretch(entry.counted, self.steps))
+                self._visit(self._model(fit), entry.counts, k, count)
+            entry.counted += count
+
+    def _room(self, history: History, n: int) -> int:
+        """Steps for which the store has room; it grows within the budget, else past policies are dropped."""
+        used = self.steps - self.first + 1
+        if used + 1 > len(self.store):
+            most = max(2, self.engine.store_bytes // (8 * self.width))
+            size = min(most, max(2 * len(self.store), min(used + n - self.steps, 1024)))
+            if size > len(self.store):
+                grown = np.empty((size, self.width))
+                grown[:used] = self.store[:used]
+                self.store = grown
+            else:
+                self._drop_policies(history, n)
+                used = 1
+        return len(self.store) - used
+
+    def _drop_policies(self, history: History, n: int) -> None:
+        rule = self.engine.rule
+        if rule.visits == "latest":
+            wanted = history.dynamics(self.steps, n) | history.dynamics(max(0, self.steps - RECENT), self.steps) | self.kept
+        else:
+            wanted = {None}
+        for fit in list(self.visits):
+            if fit not in wanted:
+                del self.visits[fit]
+        for fit in wanted:
+            if fit not in self.visits and self.first == 0:
+                self.visits[fit] = _Visits(np.zeros(self.width))
+            entry = self.visits.get(fit)
+            if entry is not None and entry.counted >= self.first:
+                self._catch_up(entry, fit, history)
+        self.store[0] = self.store[self.steps - self.first]
+        self.first = self.steps
+
+    def _forget(self, history: History, n: int) -> None:
+        """Models that no recent step used are asked for again if they return."""
+        if len(self.models) > 2 * RECENT:
+            recent = history.dynamics(max(0, n - RECENT), n)
+            self.models = {fit: model for fit, model in self.models.items() if fit in recent}
+            if self.engine.rule.visits == "latest":
+                self.visits = {fit: entry for fit, entry in self.visits.items() if fit in recent or fit in self.kept}
+        if len(self.loss_rows) > 2 * RECENT:
+            self.loss_rows.clear()
+
+    def _model(self, fit: Hashable) -> Any:
+        if fit not in self.models:
+            self.models[fit] = self._prepare([self.engine.source.transitions(fit, context) for context in self.contexts])
+        return self.models[fit]
+
+    def _losses(self, fit: Hashable) -> Array:
+        if fit not in self.loss_rows:
+            self.loss_rows[fit] = self._interleave([self.engine.source.losses(fit, context) for context in self.contexts])
+        return self.loss_rows[fit]
+
+    def policy(self, lane: int) -> Array:
+        """The current policy of one context, one number per row."""
+        line = self.store[self.steps - self.first - (1 if self.engine.rule.greedy and self.steps else 0)]
+        return line[lane :: self.lanes]
+
+    def saturation(self, lane: int) -> float:
+        """Share of the rows whose bonus was at its cap in the last step; 1 before the first."""
+        if self.last is None:
+            return 1.0
+        rule, counts = self.engine.rule, np.ascontiguousarray(self.last[lane :: self.lanes])
+        return count_saturated(counts, rule.half_loss, float(rule.half_dynamics.max())) / counts.size
+
+    # What the two forms do differently.
+
+    def _prepare(self, transitions: list[Transitions]) -> Any:
+        raise NotImplementedError
+
+    def _interleave(self, rows: list[Array]) -> Array:
+        raise NotImplementedError
+
+    def _model_bytes(self, model: Any) -> int:
+        raise NotImplementedError
+
+    def _visit(self, model: Any, counts: Array, k: int, count: int) -> None:
+        raise NotImplementedError
+
+    def _run(self, model: Any, losses: Array, counts: Array, length: int) -> None:
+        raise NotImplementedError
+
+
+class _Single(_Chain):
+    """One context."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layout = self.engine.layout
+        self.v, self.d = np.empty(layout.n_states), np.empty(layout.n_states)
+        self.lane_scratch: tuple[Array, Array, Array] | None = None
+
+    def _prepare(self, transitions: list[Transitions]) -> Transitions:
+        return transitions[0]
+
+    def _interleave(self, rows: list[Array]) -> Array:
+        return rows[0]
+
+    def _model_bytes(self, model: Transitions) -> int:
+        return model.nbytes
+
+    def _private(self, model: Transitions, lanes: int = 1) -> tuple[int, Array]:
+        parts = PARTS if model.kind and model.parallel else 1
+        return parts, np.empty((parts if model.kind else 0, max(self.engine.layout.layer_sizes) * lanes))
+
+    def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
+        if count == 1:
+            if model.parallel:
+                visit_in_parts(model, self.store[k], self.d, counts)
+            else:
+                parts, private = self._private(model)
+                kernels.visit_sweep(*model.arguments, parts, self.store[k], self.d, np.empty(max(model.layer_rows)), counts, private)
+            return
+        lanes = kernels.LANES
+        parts, private = self._private(model, lanes)
+        d, w = np.empty(self.d.size * lanes), np.empty(max(model.layer_rows) * lanes)
+        for i in range(k, k + count, lanes):
+            kernels.visit_batch(*model.arguments, parts, self.store, i, min(lanes, k + count - i), d, w, counts, private)
+
+    def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
+        rule, layout = self.engine.rule, self.engine.layout
+        k = self.steps - self.first
+        chunk = CHUNK if model.kind else layout.n_states
+        if not model.parallel:
+            size = max(model.layer_rows)
+            parts, private = self._private(model)
+            kernels.chain_steps(
+                *model.arguments, parts, length, k, chunk, int(rule.greedy), int(rule.visits == "actions"), losses, counts,
+                self.store, self.sum_q, self.v, self.d, np.empty(size), private, rule.half_loss, rule.half_dynamics,
+                rule.weight, rule.eta, np.empty(size), np.empty(size),
+            )  # fmt: skip
+            return
+        size = max(model.layer_rows) if not model.kind else min(CHUNK, max(layout.layer_sizes)) * layout.n_actions
+        scratch = [(np.empty(size), np.empty(size)) for _ in range(get_threads())]
+        for step in range(length):
+            if step:
+                if rule.visits == "actions":
+                    counts += self.store[k + step - 1]
+                else:
+                    visit_in_parts(model, self.store[k + step - 1], self.d, counts)
+            policy = self.store[k + step]
+            out = policy if rule.greedy else self.store[k + step + 1]
+            for h in range(layout.horizon - 1, -1, -1):
+                run_all(
+                    kernels.optimistic_backup,
+                    [
+                        (*model.arguments, h, lo, hi, chunk, int(rule.greedy), losses, counts, policy, out, self.sum_q,
+                         self.v, rule.half_loss, float(rule.half_dynamics[h]), rule.weight, rule.eta, q, e)
+                        for (lo, hi), (q, e) in zip(state_parts(layout, h), scratch, strict=False)
+                    ],
+                )  # fmt: skip
+
+
+class _Pack(_Chain):
+    """Up to eight contexts of a small layout in lockstep."""
+
+    lanes = kernels.LANES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layout = self.engine.layout
+        self.v, self.d = np.empty(layout.n_states * self.lanes), np.empty(layout.n_states * self.lanes)
+        self.w = np.empty(max(self.engine.layer_rows) * self.lanes)
+
+    def _prepare(self, transitions: list[Transitions]) -> Array:
+        packed = np.zeros((self.engine.packed_size, self.lanes))
+        for lane, t in enumerate(transitions):
+            self.engine.write_packed(t, packed, lane)
+        return packed.reshape(-1)
+
+    def _interleave(self, rows: list[Array]) -> Array:
+        packed = np.zeros((self.engine.n_rows, self.lanes))
+        for lane, values in enumerate(rows):
+            packed[:, lane] = values
+        return packed.reshape(-1)
+
+    def _model_bytes(self, model: Array) -> int:
+        return model.nbytes
+
+    def _visit(self, model: Array, counts: Array, k: int, count: int) -> None:
+        engine = self.engine
+        packed_kernels.packed_visits(engine.packed_block, engine.layout.offsets, engine.rows, model, self.store, k, count, self.d, self.w, counts)
+
+    def _run(self, model: Array, losses: Array, counts: Array, length: int) -> None:
+        engine, rule = self.engine, self.engine.rule
+        packed_kernels.packed_steps(
+            engine.packed_block, engine.layout.offsets, engine.rows, length, self.steps - self.first, int(rule.greedy),
+            int(rule.visits == "actions"), model, losses, counts, self.store, self.sum_q, self.v, self.d, self.w,
+            rule.half_loss, rule.half_dynamics, rule.weight, rule.eta,
+        )  # fmt: skip
+
+
+class ChainEngine:
+    """Policy chains of all contexts of one agent.
+
+    Parameters
+    ----------
+    layout : Layout
+    action_mask : ndarray of bool (n_states, A) or None
+    rule : ChainRule
+    source : ModelSource
+    memory : int
+        Byte budget of the chains kept for contexts that return, least recently used first to go. Half of it is the
+        most that the stored policies of one chain take.
+    """
+
+    def __init__(self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int) -> None:
+        self.layout, self.rule, self.source, self.memory = layout, rule, source, memory
+        self.action_mask = as_mask(layout, action_mask)
+        self.store_bytes = memory // 2
+        allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
+        counts = allowed.sum(axis=1)
+        self.rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.n_rows = int(self.rows[-1])
+        self.start = np.repeat(1.0 / counts, counts)
+        self.layer_rows = np.diff(self.rows[layout.offsets])
+        sizes = [int(r) * n for r, n in zip(self.layer_rows[:-1], layout.layer_sizes[1:], strict=True)]
+        self.packed_size = sum(sizes)
+        self.packed = self.packed_size <= PACKED_MOST
+        self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._chains: OrderedDict[Hashable, tuple[_Chain, int]] = OrderedDict()
+
+    def write_packed(self, t: Transitions, packed: Array, lane: int) -> None:
+        """Lay out one context's transitions (row, next state) in its lane."""
+        sizes = self.layout.layer_sizes
+        for h in range(self.layout.horizon - 1):
+            n_rows, n_next = int(self.layer_rows[h]), sizes[h + 1]
+            target = packed[self.packed_block[h] : self.packed_block[h + 1], lane].reshape(n_rows, n_next)
+            if t.kind == 0:
+                start = int(t.block[h])
+                target[...] = t.data[start : start + n_rows * n_next].reshape(n_next, n_rows).T
+            else:
+                pointer = t.indptr[t.block[h] : t.block[h] + n_rows + 1]
+                row = np.repeat(np.arange(n_rows), np.diff(pointer))
+                part = slice(int(pointer[0]), int(pointer[-1]))
+                target[row, t.indices[part].astype(np.int64)] = t.data[part]
+
+    @property
+    def lookahead(self) -> int:
+        """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
+        return get_threads() * (kernels.LANES if self.packed else 1)
+
+    def prefetch(self, contexts: Sequence[Any], history: History, n: int) -> None:
+        """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already."""
+        keys = {context_key(context): context for context in contexts}
+        if not keys or next(iter(keys)) in self._chains:
+            return
+        missing = [(key, context) for key, context in keys.items() if key not in self._chains]
+        lanes = kernels.LANES if self.packed else 1
+        chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
+        run_all(_Chain.advance, [(chain, history, n) for chain in chains])
+        self._shrink(chains)
+
+    def _create(self, members: Sequence[tuple[Hashable, Any]]) -> _Chain:
+        form = _Pack if self.packed else _Single
+        chain = form(self, [context for _, context in members])
+        for lane, (key, _) in enumerate(members):
+            self._chains[key] = (chain, lane)
+        return chain
+
+    def chain(self, context: Any, history: History, n: int) -> tuple[_Chain, int]:
+        """The chain of `context` at `n` steps, and its lane."""
+        key = context_key(context)
+        if key not in self._chains:
+            self._create([(key, context)])
+        self._chains.move_to_end(key)
+        chain, lane = self._chains[key]
+        chain.advance(history, n)
+        self._shrink([chain])
+        return chain, lane
+
+    def _shrink(self, keep: Sequence[_Chain]) -> None:
+        sizes = {id(chain): chain.nbytes for chain, _ in self._chains.values()} if len(self._chains) < 64 else None
+        if sizes is None:
+            # Many chains: take the newest as typical, so that an episode does not look at all of them.
+            typical = keep[-1].nbytes
+            total = typical * len(self._chains) / keep[-1].lanes
+        else:
+            total = sum(sizes.values())
+        while total > self.memory and len(self._chains) > sum(len(chain.contexts) for chain in keep):
+            key = next(iter(self._chains))
+            chain, _ = self._chains[key]
+            if any(chain is other for other in keep):
+                self._chains.move_to_end(key)
+                continue
+            del self._chains[key]
+            if not any(chain is other for other, _ in self._chains.values()):
+                total -= chain.nbytes
+
+
+def policy_chain(
+    history: Sequence[LayeredMDP],
+    *,
+    eta: float,
+    beta_loss: float,
+    beta_dynamics: float,
+    backend: Backend = "numba",
+) -> Array:
+    """pi^{t+1} at one context from the models of steps k = 1..t (Algorithm 1, inner loop).
+
+    Parameters
+    ----------
+    history : sequence of LayeredMDP
+        The models f^k, P^k evaluated at the context, all of one layout and mask. Dynamics are the same where they are
+        the same transitions object (`LayeredMDP.with_losses`), losses where they are the same array object.
+    eta, beta_loss, beta_dynamics : float
+        Learning rate and exploration parameters, at least 0.
+
+    Returns
+    -------
+    ndarray, shape (n_states, A)
+        The uniform policy's successor after t steps; masked actions have probability exactly 0.
+    """
+    check_backend(backend)
+    models = list(history)
+    if not models:
+        raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")
+    for k, model in enumerate(models):
+        if not isinstance(model, LayeredMDP):
+            raise OpoError(f"history[{k}] is a {type(model).__name__}: an opo_fast.LayeredMDP is needed")
+        same_mask = model.action_mask is models[0].action_mask or np.array_equal(_mask_of(model), _mask_of(models[0]))
+        if model.layout != models[0].layout or not same_mask:
+            raise OpoError(f"history[{k}] has another layout or action mask than history[0]: {model!r}, {models[0]!r}")
+    rule = opo_rule(models[0].layout, eta, beta_loss, beta_dynamics)
+    if backend == "numpy":
+        return reference.policy_chain(models, eta=rule.eta, beta_loss=2 * rule.half_loss, beta_dynamics=2 * float(rule.half_dynamics[0]))
+    fits = History()
+    for model in models:
+        fits.append(id(model.losses), id(model.transitions))
+    engine = ChainEngine(models[0].layout, models[0].action_mask, rule, _Given(models), memory=1 << 31)
+    chain, lane = engine.chain(None, fits, len(models))
+    return models[0].transitions.scatter(chain.policy(lane).copy())
+
+
+def _mask_of(model: LayeredMDP) -> Array:
+    return np.ones(model.layout.shape, bool) if model.action_mask is None else model.action_mask
+
+
+def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float) -> ChainRule:
+    """The rule of Algorithm 1."""
+    half_dynamics = np.full(layout.horizon, real(beta_dynamics, "beta_dynamics") / 2)
+    return ChainRule(real(eta, "eta"), real(beta_loss, "beta_loss") / 2, half_dynamics, 2.0 * layout.horizon)
+
+
+class _Given:
+    """The models of `policy_chain`, found by identity."""
+
+    def __init__(self, models: Sequence[LayeredMDP]) -> None:
+        self._losses = {id(model.losses): model for model in models}
+        self._transitions = {id(model.transitions): model.transitions for model in models}
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        return self._losses[fit].row_losses  # type: ignore[index]
+
+    def transitions(self, fit: Hashable, context: Any) -> Transitions:
+        return self._transitions[fit]  # type: ignore[index]

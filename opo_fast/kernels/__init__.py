@@ -1,0 +1,14 @@
+"""Compiled kernels: flat arrays in, `out` arrays filled, no validation, no raise, no random numbers.
+
+The arithmetic is strict IEEE with explicit fused multiply-adds, so that the bits of a result are fixed by the source
+and not by the compiler: a number is the same in a whole sweep, in one part of a layer, and in any number of threads.
+
+Every kernel that reads a model takes the same seven leading arguments, called the *model arguments*:
+
+kind : 0 for dense, 1 for CSR
+data : dense: blocks back to back, each stored (next state, row); CSR: the probabilities
+indptr, indices : CSR row pointers (int64) and successor positions inside the next layer (uint32); empty when dense
+block : where the block of layer h starts, in `data` (dense) or in `indptr` (CSR); layers may share a block
+layers : first state of each layer, `horizon + 1` entries
+rows : first row of each state, `n_states + 1` entries; a *row* is a pair that the action mask allows
+"""

@@ -1,0 +1,57 @@
+"""Every Numba option of the package is decided here."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba.core import caching
+
+__all__ = ["kernel"]
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def _fingerprint() -> str:
+    """Hash of every kernel source and of the options: a cached kernel inlines its callees, so all of them are its key."""
+    digest = hashlib.sha256(repr(sorted(_OPTIONS.items())).encode())
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{digest.hexdigest()} boundscheck={numba.config.BOUNDSCHECK}"
+
+
+_KEY = "" if numba.config.DISABLE_JIT else _fingerprint()
+
+
+class _KernelCache(caching.FunctionCache):
+    """Numba's disk cache, keyed also by the sources of all kernels (Numba alone looks at the kernel's own file)."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), _KEY)
+
+
+_warned = False
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile `function` lazily and cache it on disk; where no cache can be written, warn once and go on without."""
+    global _warned
+    compiled = numba.njit(**_OPTIONS)(function)
+    if numba.config.DISABLE_JIT:
+        return compiled
+    try:
+        compiled._cache = _KernelCache(function)
+    except RuntimeError as error:
+        if not _warned:
+            _warned = True
+            warnings.warn(
+                f"kernels are compiled anew in every process, since no cache can be written ({error}); "
+                "set NUMBA_CACHE_DIR to a writable folder",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+    return compiled

@@ -1,0 +1,181 @@
+"""A small vocabulary of eight-lane vectors for kernels, with bits that do not depend on the machine.
+
+Each word is one LLVM operation on ``<8 x double>`` (two or four registers where the machine's are narrower), so the
+order of every sum is written in the source. With ``NUMBA_DISABLE_JIT=1`` the same words are plain NumPy, for coverage
+and bounds checks (there `fma` rounds twice).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+__all__ = ["EXP_MIN", "fma", "sexp", "vabove", "vadd", "vdiv", "vexp", "vfma", "vload", "vmax", "vmin", "vmul", "vset", "vstore", "vsub", "vsum"]
+
+EXP_MIN = -690.0
+"""Below this exponent `vexp` and `sexp` are exactly 0: the results stay clear of the slow subnormal numbers."""
+
+_DOUBLE = ir.DoubleType()
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(_DOUBLE, 8)
+
+# exp(x) = 2^n exp(r): n by adding 1.5 * 2^52, r in two steps (log 2 split so that n * hi is exact), a polynomial of
+# degree 13 for exp(r), n added to the exponent bits.
+_SHIFT = 6755399441055744.0
+_LOG2E = 1.4426950408889634
+_LN2_HI, _LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_COEFFICIENTS = [1.0]
+for _k in range(1, 14):
+    _COEFFICIENTS.insert(0, _COEFFICIENTS[0] / _k)
+
+
+class _V8(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="V8")
+
+
+_v8 = _V8()
+
+
+@register_model(_V8)
+class _V8Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, fe_type: Any) -> None:
+        super().__init__(manager, fe_type, _VECTOR)
+
+
+def _splat(builder: Any, x: Any) -> Any:
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    v = builder.insert_element(undefined, x, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(v, undefined, ir.Constant(ir.VectorType(_I32, 8), [0] * 8))
+
+
+def _call_fma(builder: Any, args: Any) -> Any:
+    kind = args[0].type
+    name = "llvm.fma.v8f64" if kind == _VECTOR else "llvm.fma.f64"
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+    return builder.call(function, args)
+
+
+def _build_exp(builder: Any, x: Any) -> Any:
+    vector = x.type == _VECTOR
+    integer = ir.VectorType(_I64, 8) if vector else _I64
+
+    def const(c: float) -> Any:
+        return ir.Constant(_VECTOR, [ir.Constant(_DOUBLE, c)] * 8) if vector else ir.Constant(_DOUBLE, c)
+
+    z = _call_fma(builder, [x, const(_LOG2E), const(_SHIFT)])
+    n = builder.fsub(z, const(_SHIFT))
+    r = _call_fma(builder, [n, const(-_LN2_HI), x])
+    r = _call_fma(builder, [n, const(-_LN2_LO), r])
+    p = const(_COEFFICIENTS[0])
+    for c in _COEFFICIENTS[1:]:
+        p = _call_fma(builder, [p, r, const(c)])
+    bits = builder.shl(builder.bitcast(z, integer), ir.Constant(integer, [52] * 8 if vector else 52))
+    result = builder.bitcast(builder.add(builder.bitcast(p, integer), bits), x.type)
+    return builder.select(builder.fcmp_ordered(">", x, const(EXP_MIN)), result, const(0.0))
+
+
+def _word(signature: Any, build: Callable[..., Any]) -> Any:
+    """An intrinsic of fixed signature whose body is `build(builder, *args)`."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return build(builder, *args)
+
+    names = "abc"[: len(signature.args)]
+    scope: dict[str, Any] = {}
+    exec(f"def word(typingctx, {', '.join(names)}): return signature, generate", {"signature": signature, "generate": generate}, scope)
+    return intrinsic(scope["word"])
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, i: Any, vector: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [i]), ir.PointerType(vector))
+
+
+if not numba.config.DISABLE_JIT:
+
+    @intrinsic
+    def vload(typingctx: Any, array: Any, i: Any) -> Any:
+        """Elements i..i+7 of a contiguous float64 or float32 array, as doubles."""
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            single = sig.args[0].dtype == types.float32
+            vector = ir.VectorType(ir.FloatType(), 8) if single else _VECTOR
+            v = builder.load(_address(context, builder, sig.args[0], args[0], args[1], vector), align=4 if single else 8)
+            return builder.fpext(v, _VECTOR) if single else v
+
+        return _v8(array, types.int64), generate
+
+    @intrinsic
+    def vstore(typingctx: Any, array: Any, i: Any, v: Any) -> Any:
+        """Write the eight lanes of `v` to elements i..i+7 of a contiguous float64 array."""
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.store(args[2], _address(context, builder, sig.args[0], args[0], args[1], _VECTOR), align=8)
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, _v8), generate
+
+    def _build_sum(builder: Any, v: Any) -> Any:
+        for step in (4, 2, 1):
+            order = ir.Constant(ir.VectorType(_I32, 8), [(lane + step) % 8 for lane in range(8)])
+            v = builder.fadd(v, builder.shuffle_vector(v, ir.Constant(_VECTOR, ir.Undefined), order))
+        return builder.extract_element(v, ir.Constant(_I32, 0))
+
+    def _pick(comparison: str) -> Callable[..., Any]:
+        return lambda builder, a, b: builder.select(builder.fcmp_ordered(comparison, a, b), a, b)
+
+    _f8 = types.float64
+    vset = _word(_v8(_f8), _splat)
+    vsum = _word(_f8(_v8), _build_sum)
+    vfma = _word(_v8(_v8, _v8, _v8), lambda builder, *args: _call_fma(builder, args))
+    vadd = _word(_v8(_v8, _v8), lambda builder, a, b: builder.fadd(a, b))
+    vsub = _word(_v8(_v8, _v8), lambda builder, a, b: builder.fsub(a, b))
+    vmul = _word(_v8(_v8, _v8), lambda builder, a, b: builder.fmul(a, b))
+    vdiv = _word(_v8(_v8, _v8), lambda builder, a, b: builder.fdiv(a, b))
+    vmax = _word(_v8(_v8, _v8), _pick(">"))
+    vmin = _word(_v8(_v8, _v8), _pick("<"))
+    vexp = _word(_v8(_v8), _build_exp)
+    vabove = _word(_v8(_v8, _v8), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, ir.Constant(_VECTOR, [ir.Constant(_DOUBLE, 0.0)] * 8)))
+    fma = _word(_f8(_f8, _f8, _f8), lambda builder, *args: _call_fma(builder, args))
+    sexp = _word(_f8(_f8), _build_exp)
+
+else:
+
+    def vload(array: Any, i: Any) -> Any:
+        assert 0 <= i <= array.size - 8
+        return array[i : i + 8].astype(np.float64)
+
+    def vstore(array: Any, i: Any, v: Any) -> None:
+        assert 0 <= i <= array.size - 8
+        array[i : i + 8] = v
+
+    def vset(x: Any) -> Any:
+        return np.full(8, x, dtype=np.float64)
+
+    def vsum(v: Any) -> Any:
+        v = v[:4] + v[4:]
+        v = v[:2] + v[2:]
+        return v[0] + v[1]
+
+    def vfma(a: Any, b: Any, c: Any) -> Any:
+        return a * b + c
+
+    def vexp(v: Any) -> Any:
+        return np.where(v > EXP_MIN, np.exp(np.maximum(v, EXP_MIN)), 0.0)
+
+    def vabove(a: Any, b: Any) -> Any:
+        return np.where(a > b, a, 0.0)
+
+    def sexp(x: Any) -> Any:
+        return np.exp(x) if x > EXP_MIN else 0.0
+
+    vadd, vsub, vmul, vdiv, vmax, vmin = np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum
+    fma = vfma

@@ -1,0 +1,53 @@
+"""Sampling: one trajectory and the probabilities along one, from uniforms that come in as arrays."""
+
+from __future__ import annotations
+
+from ._jit import kernel
+
+__all__ = ["rollout"]
+
+
+@kernel
+def rollout(kind, data, indptr, indices, block, layers, rows, policy, u_action, u_next, states, chosen):
+    """Play `policy` (per row) from the first state: `states` (H+1, the last is the end state) and `chosen` rows (H).
+
+    Inverse-CDF sampling; where rounding leaves the uniform above the last sum, the last outcome of positive
+    probability is taken, never one of probability 0.
+    """
+    horizon = block.size
+    s = 0
+    for h in range(horizon):
+        states[h] = s
+        r = rows[s]
+        total = 0.0
+        for i in range(rows[s], rows[s + 1]):
+            if policy[i] > 0.0:
+                r = i
+                total += policy[i]
+                if u_action[h] < total:
+                    break
+        chosen[h] = r
+        if h < horizon - 1:
+            first = rows[layers[h]]
+            n_rows = rows[layers[h + 1]] - first
+            i = r - first
+            total = 0.0
+            position = 0
+            if kind == 0:
+                for j in range(layers[h + 2] - layers[h + 1]):
+                    x = data[block[h] + j * n_rows + i]
+                    if x > 0.0:
+                        position = j
+                        total += x
+                        if u_next[h] < total:
+                            break
+            else:
+                for p in range(indptr[block[h] + i], indptr[block[h] + i + 1]):
+                    x = data[p]
+                    if x > 0.0:
+                        position = indices[p]
+                        total += x
+                        if u_next[h] < total:
+                            break
+            s = layers[h + 1] + position
+    states[horizon] = layers[horizon]

@@ -1,0 +1,85 @@
+"""Exploration bonus and exponential weights on flat arrays, and the checks of policies."""
+
+from __future__ import annotations
+
+import math
+
+from ._jit import kernel
+from ._simd import sexp
+
+__all__ = ["bonus", "check_policy", "count_saturated", "exponential_weights"]
+
+
+@kernel
+def bonus(visits, beta, out):
+    """min{1, (beta/2) / (1 + visits)} (the paper's equation for b_beta)."""
+    half = 0.5 * beta
+    for i in range(visits.size):
+        x = half / (1.0 + visits[i])
+        out[i] = x if x < 1.0 else 1.0
+
+
+@kernel
+def count_saturated(visits, half_loss, half_dynamics):
+    """Number of rows at which both terms of the bonus are at their cap."""
+    count = 0
+    for i in range(visits.size):
+        n = 1.0 + visits[i]
+        if half_loss >= n and half_dynamics >= n:
+            count += 1
+    return count
+
+
+@kernel
+def exponential_weights(policy, q, eta, out):
+    """Row by row, out proportional to policy * exp(-eta q), in log space with the maximum shifted out.
+
+    policy, q and out are (n_states, n_actions). An action of probability 0 stays at 0.
+    """
+    n_states, n_actions = policy.shape
+    for s in range(n_states):
+        top = -math.inf
+        for a in range(n_actions):
+            x = -math.inf
+            if policy[s, a] > 0.0:
+                x = math.log(policy[s, a]) - eta * q[s, a]
+            out[s, a] = x
+            top = max(top, x)
+        total = 0.0
+        for a in range(n_actions):
+            x = sexp(out[s, a] - top)
+            out[s, a] = x
+            total += x
+        for a in range(n_actions):
+            out[s, a] /= total
+
+
+@kernel
+def check_policy(policy, allowed, tolerance, place):
+    """First fault of an (n_states, n_actions) policy: its code is returned, its state and action go to `place`.
+
+    0 none, 1 an entry that is not finite, 2 a negative entry, 3 a masked action with a probability above 0, 4 a row
+    whose sum misses 1 by more than `tolerance`. `allowed` is empty where every action is.
+    """
+    n_states, n_actions = policy.shape
+    masked = allowed.size > 0
+    for s in range(n_states):
+        total = 0.0
+        for a in range(n_actions):
+            x = policy[s, a]
+            code = 0
+            if not math.isfinite(x):
+                code = 1
+            elif x < 0.0:
+                code = 2
+            elif masked and x > 0.0 and not allowed[s, a]:
+                code = 3
+            if code:
+                place[0] = s
+                place[1] = a
+                return code
+            total += x
+        if abs(total - 1.0) > tolerance:
+            place[0] = s
+            return 4
+    return 0

@@ -1,0 +1,326 @@
+"""The public operations on one model: each validates once and hands flat arrays to a kernel or to the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import reference
+from .cmdp import Trajectory
+from .errors import OpoError
+from .kernels import evaluation as evaluation_kernels
+from .kernels import occupancy as occupancy_kernels
+from .kernels import weights as weight_kernels
+from .kernels.rollout import rollout as rollout_kernel
+from .layers import LayeredMDP, Layout, Transitions, as_real, real
+from .reference import Evaluation, Solution
+from .threads import get_threads, run_all
+
+__all__ = ["bonus", "evaluate", "exponential_weights", "occupancy", "rollout", "solve"]
+
+Array = npt.NDArray[Any]
+Backend = Literal["numba", "numpy"]
+
+PARTS = 8
+"""Parts of a large CSR layer in the forward pass, each with its own sums: fixed, so that bits do not depend on threads."""
+
+
+def occupancy(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numba") -> Array:
+    """Occupancy measure q(s, a | policy, P): the probability to reach s and play a (paper, section 2.1).
+
+    Parameters
+    ----------
+    mdp : LayeredMDP
+    policy : array_like, shape (n_states, A)
+        Rows sum to 1 within 1e-8 (float32: 1e-6), also those of unreachable states; masked actions have probability 0.
+    backend : {"numba", "numpy"}
+
+    Returns
+    -------
+    ndarray, shape (n_states, A)
+        Sums to 1 in every layer. Weights below 1e-280 count as 0.
+    """
+    check_backend(backend)
+    array = check_policy(mdp, policy)
+    if backend == "numpy":
+        return reference.occupancy(mdp, array)
+    t = mdp.transitions
+    d, w = np.empty(mdp.layout.n_states), np.empty(t.n_rows)
+    rows = t.gather(array)
+    if t.parallel:
+        forward_in_parts(t, rows, d, w)
+    else:
+        occupancy_kernels.forward_sweep(*t.arguments, rows, d, w)
+    return t.scatter(w)
+
+
+def evaluate(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numba") -> Evaluation:
+    """Q and V of a policy by the Bellman equations (paper, section 2.1).
+
+    Parameters
+    ----------
+    mdp, policy, backend
+        As in `occupancy`.
+
+    Returns
+    -------
+    Evaluation
+        ``q`` (n_states, A), 0 at masked pairs, and ``v`` (n_states,); ``v[0]`` is V(s_1).
+    """
+    check_backend(backend)
+    array = check_policy(mdp, policy)
+    if backend == "numpy":
+        return reference.evaluate(mdp, array)
+    q, v, _ = _backward(mdp, mdp.transitions.gather(array), greedy=0)
+    return Evaluation(q, v)
+
+
+def solve(mdp: LayeredMDP, *, backend: Backend = "numba") -> Solution:
+    """The optimum by backward induction; among equal actions the lowest index is taken.
+
+    Returns
+    -------
+    Solution
+        ``q`` (n_states, A), 0 at masked pairs; ``v`` (n_states,); ``policy`` (n_states, A), deterministic.
+    """
+    check_backend(backend)
+    _check_mdp(mdp)
+    if backend == "numpy":
+        return reference.solve(mdp)
+    policy = np.empty(mdp.transitions.n_rows)
+    q, v, policy = _backward(mdp, policy, greedy=1)
+    return Solution(q, v, mdp.transitions.scatter(policy))
+
+
+def _backward(mdp: LayeredMDP, policy: Array, *, greedy: int) -> tuple[Array, Array, Array]:
+    t = mdp.transitions
+    q, v = np.empty(t.n_rows), np.empty(mdp.layout.n_states)
+    if t.parallel:
+        for h in range(mdp.layout.horizon - 1, -1, -1):
+            parts = state_parts(mdp.layout, h)
+            run_all(evaluation_kernels.backward, [(*t.arguments, h, lo, hi, greedy, mdp.row_losses, policy, q, v) for lo, hi in parts])
+    else:
+        evaluation_kernels.backward_sweep(*t.arguments, greedy, mdp.row_losses, policy, q, v)
+    return t.scatter(q), v, policy
+
+
+def state_parts(layout: Layout, h: int) -> list[tuple[int, int]]:
+    """The states of layer h in one part per thread; for work whose bits do not depend on the parts."""
+    lo, size = int(layout.offsets[h]), layout.layer_sizes[h]
+    n = min(get_threads(), size)
+    return [(lo + size * i // n, lo + size * (i + 1) // n) for i in range(n)]
+
+
+def forward_in_parts(t: Transitions, policy: Array, d: Array, w: Array) -> None:
+    """`forward_sweep` with several threads inside each layer; CSR layers sum in `PARTS` fixed parts."""
+    visits = np.zeros(t.n_rows)
+    visit_in_parts(t, policy, d, visits, w_rows=w)
+
+
+def visit_in_parts(t: Transitions, policy: Array, d: Array, visits: Array, *, w_rows: Array | None = None) -> None:
+    """Add the occupancy of `policy` to `visits`, with several threads inside each layer.
+
+    `w_rows`, where given, receives the occupancy itself.
+    """
+    from .kernels.chain import merge, visit_part
+
+    layout = t.layout
+    sizes, offsets = layout.layer_sizes, layout.offsets
+    private = np.empty((PARTS if t.kind else 0, max(sizes)))
+    scratch = np.empty(max(t.layer_rows)) if w_rows is None else None
+    d[0] = 1.0
+    for h in range(layout.horizon):
+        r0, r1 = int(t.rows[offsets[h]]), int(t.rows[offsets[h + 1]])
+        w = scratch if w_rows is None else w_rows[r0:r1]
+        n = min(get_threads(), PARTS)
+        shares = [(PARTS * i // n, PARTS * (i + 1) // n) for i in range(n)]
+        run_all(visit_part, [(*t.arguments, h, PARTS, p0, p1, policy, d, w, visits, private) for p0, p1 in shares])
+        if h == layout.horizon - 1:
+            break
+        d_next = d[offsets[h + 1] : offsets[h + 2]]
+        n = min(get_threads(), sizes[h + 1])
+        shares = [(sizes[h + 1] * i // n, sizes[h + 1] * (i + 1) // n) for i in range(n)]
+        if t.kind == 0:
+            start = int(t.block[h])
+            run_all(
+                occupancy_kernels.spread,
+                [(*t.arguments[:4], start, r1 - r0, lo, hi, w, d_next) for lo, hi in shares],
+            )
+        else:
+            run_all(merge, [(private, PARTS, lo, hi, d_next) for lo, hi in shares])
+
+
+def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> Array:
+    """Exploration bonus min{1, (beta/2) / (1 + visits)} (paper, eq. (2)).
+
+    Parameters
+    ----------
+    visits : array_like
+        Expected numbers of visits, finite and at least 0, of any shape.
+    beta : float
+        At least 0.
+
+    Returns
+    -------
+    ndarray of the shape of `visits`
+    """
+    check_backend(backend)
+    n = np.ascontiguousarray(as_real(visits, "visits"), dtype=np.float64)
+    bad = np.flatnonzero(~(np.isfinite(n.ravel()) & (n.ravel() >= 0)))
+    if bad.size:
+        place = tuple(int(i) for i in np.unravel_index(bad[0], n.shape)) if n.ndim else ()
+        raise OpoError(f"visits{list(place)} is {float(n.ravel()[bad[0]])!r}: a finite number of at least 0 is needed")
+    scale = real(beta, "beta")
+    if backend == "numpy":
+        return np.asarray(reference.bonus(n, scale))
+    out = np.empty_like(n)
+    weight_kernels.bonus(_own(n).reshape(-1), scale, out.reshape(-1))
+    return out
+
+
+def exponential_weights(policy: npt.ArrayLike, q: npt.ArrayLike, eta: float, *, backend: Backend = "numba") -> Array:
+    """The next policy, proportional to policy(a|s) exp(-eta q(s,a)) (Algorithm 1, policy improvement).
+
+    Parameters
+    ----------
+    policy : array_like, shape (n, A)
+        Rows sum to 1. An action of probability 0 keeps it: to recover from a weight that has underflowed, keep the sum
+        of Q, as `policy_chain` does.
+    q : array_like, shape (n, A)
+        Finite.
+    eta : float
+        Learning rate, at least 0.
+
+    Returns
+    -------
+    ndarray, shape (n, A)
+    """
+    check_backend(backend)
+    p = _checked_policy(as_real(policy, "policy"), None, None)
+    values = as_real(q, "q")
+    if values.shape != p.shape:
+        raise OpoError(f"q has shape {values.shape}: the shape of policy, {p.shape}, is needed")
+    bad = np.argwhere(~np.isfinite(values))
+    if bad.size:
+        s, a = (int(i) for i in bad[0])
+        raise OpoError(f"q: state {s}, action {a} is {float(values[s, a])!r}; a finite number is needed")
+    rate = real(eta, "eta")
+    if backend == "numpy":
+        return reference.exponential_weights(p, np.asarray(values, np.float64), rate)
+    out = np.empty(p.shape)
+    weight_kernels.exponential_weights(_own(p), _own(np.ascontiguousarray(values, np.float64)), rate, out)
+    return out
+
+
+def rollout(
+    mdp: LayeredMDP,
+    policy: npt.ArrayLike,
+    rng: np.random.Generator,
+    *,
+    context: Any = None,
+    sample_losses: Callable[[Array, Array], Array] | None = None,
+    backend: Backend = "numba",
+) -> Trajectory:
+    """Play one episode.
+
+    Parameters
+    ----------
+    mdp, policy, backend
+        As in `occupancy`.
+    rng : numpy.random.Generator
+        Three times H uniforms are drawn: for the actions, the next states and the losses.
+    context : hashable or ndarray
+        Written into the trajectory.
+    sample_losses : callable, optional
+        From the mean losses (H,) and uniforms (H,) to the observed losses (H,). Default: Bernoulli with that mean.
+
+    Returns
+    -------
+    Trajectory
+    """
+    check_backend(backend)
+    array = check_policy(mdp, policy)
+    if not isinstance(rng, np.random.Generator):
+        raise OpoError(f"rng is a {type(rng).__name__}: a numpy.random.Generator is needed")
+    u = rng.random((3, mdp.layout.horizon))
+    return play(mdp, array, u[0], u[1], u[2], context, sample_losses, backend)
+
+
+def bernoulli(means: Array, uniforms: Array) -> Array:
+    """Losses 0 or 1 with the given means: the default of `rollout` and `simulate`."""
+    return (uniforms < means).astype(np.float64)
+
+
+def play(
+    mdp: LayeredMDP,
+    policy: Array,
+    u_action: Array,
+    u_next: Array,
+    u_loss: Array,
+    context: Any,
+    sample_losses: Callable[[Array, Array], Array] | None,
+    backend: Backend,
+) -> Trajectory:
+    """One episode from given uniforms (H each); `policy` is valid."""
+    layout, t = mdp.layout, mdp.transitions
+    if backend == "numpy":
+        states, actions = reference.rollout(mdp, policy, u_action, u_next)
+    else:
+        states, chosen = np.empty(layout.horizon + 1, np.int64), np.empty(layout.horizon, np.int64)
+        rollout_kernel(*t.arguments, t.gather(policy), u_action, u_next, states, chosen)
+        actions = (chosen if t.pairs is None else t.pairs[chosen]) % layout.n_actions
+    means = mdp.losses[states[:-1], actions]
+    return Trajectory(context, states, actions, (sample_losses or bernoulli)(means, u_loss))
+
+
+# -- checks ---------------------------------------------------------------------------------------------------------
+
+
+def check_backend(backend: str) -> None:
+    if backend not in ("numba", "numpy"):
+        raise OpoError(f"backend is {backend!r}: 'numba' or 'numpy' is needed")
+
+
+def _check_mdp(mdp: LayeredMDP) -> None:
+    if not isinstance(mdp, LayeredMDP):
+        raise OpoError(f"mdp is a {type(mdp).__name__}: an opo_fast.LayeredMDP is needed")
+
+
+def check_policy(mdp: LayeredMDP, policy: npt.ArrayLike) -> Array:
+    """`policy` as a valid contiguous float64 array (n_states, A) of this model."""
+    _check_mdp(mdp)
+    return _checked_policy(as_real(policy, "policy"), mdp.layout, mdp.action_mask)
+
+
+_FAULTS = {
+    1: "the probability is {value!r}; a finite number is needed",
+    2: "the probability is {value!r}; at least 0 is needed",
+    3: "the action is masked and has probability {value!r}; 0 is needed",
+}
+_ALL = np.empty((0, 0), dtype=np.bool_)
+
+
+def _checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> Array:
+    if layout is not None and array.shape != layout.shape:
+        raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
+    if array.ndim != 2 or 0 in array.shape:
+        raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) is needed")
+    result = _own(np.ascontiguousarray(array, dtype=np.float64))
+    place = np.zeros(2, np.int64)
+    tolerance = 1e-6 if array.dtype == np.float32 else 1e-8
+    code = weight_kernels.check_policy(result, _ALL if mask is None else _own(mask), tolerance, place)
+    if code:
+        s, a = int(place[0]), int(place[1])
+        layer = f" (layer {layout.layer_of(s)})" if layout is not None else ""
+        if code == 4:
+            raise OpoError(f"policy: state {s}{layer}: the probabilities sum to {float(result[s].sum())!r}; 1 is needed")
+        raise OpoError(f"policy: state {s}{layer}, action {a}: {_FAULTS[code].format(value=float(result[s, a]))}")
+    return result
+
+
+def _own(array: Array) -> Array:
+    """A writable array of the same content, since Numba compiles read-only arrays apart."""
+    return array if array.flags.writeable else array.copy()
