@@ -268,7 +268,7 @@ class _Chain:
 
     def policy(self, lane: int) -> Array:
         """The current policy of one context, one number per row."""
-        line = self.store[self.steps - self.first - (1 if self.engine.rule.greedy and self.steps else 0)]
+        line: Array = self.store[self.steps - self.first - (1 if self.engine.rule.greedy and self.steps else 0)]
         return line[lane :: self.lanes]
 
     def saturation(self, lane: int) -> float:
@@ -276,7 +276,7 @@ class _Chain:
         if self.last is None:
             return 1.0
         rule, counts = self.engine.rule, np.ascontiguousarray(self.last[lane :: self.lanes])
-        return count_saturated(counts, rule.half_loss, float(rule.half_dynamics.max())) / counts.size
+        return int(count_saturated(counts, rule.half_loss, float(rule.half_dynamics.max()))) / counts.size
 
     # What the two forms do differently.
 
@@ -394,7 +394,9 @@ class _Pack(_Chain):
 
     def _visit(self, model: Array, counts: Array, k: int, count: int) -> None:
         engine = self.engine
-        packed_kernels.packed_visits(engine.packed_block, engine.layout.offsets, engine.rows, model, self.store, k, count, self.d, self.w, counts)
+        packed_kernels.packed_visits(
+            engine.packed_block, engine.layout.offsets, engine.rows, model, self.store, k, count, self.d, self.w, counts
+        )
 
     def _run(self, model: Array, losses: Array, counts: Array, length: int) -> None:
         engine, rule = self.engine, self.engine.rule

@@ -146,7 +146,9 @@ class Transitions:
         arrays = _as_list(arrays, layout, where)
         sparse = [sp.issparse(array) for array in arrays]
         if any(sparse) and not all(sparse):
-            raise OpoError(f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: all of one kind are needed")
+            raise OpoError(
+                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: all of one kind are needed"
+            )
         self.kind = CSR if any(sparse) else DENSE
         self.block = np.zeros(layout.horizon, dtype=np.int64)
         self._place = np.zeros(2, dtype=np.int64)
@@ -191,9 +193,7 @@ class Transitions:
         for h in opening:
             array = as_real(arrays[h], f"{where}[{h}]")
             if array.shape != (sizes[h], n_actions, sizes[h + 1]):
-                raise OpoError(
-                    f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed"
-                )
+                raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed")
             n_rows, n_next, start = self._n_rows(h), sizes[h + 1], int(self.block[h])
             flat = array.reshape(sizes[h] * n_actions, n_next)
             allowed = self._allowed(h)
@@ -252,7 +252,8 @@ class Transitions:
         total = float(sums[row])
         if total == 0.0:
             return OpoError(
-                f"{place}: the row is all zero; mask the action if it is not available, or give a terminal state a row that leads to an absorbing state"
+                f"{place}: the row is all zero; mask the action if it is not available, or give a terminal state a row "
+                "that leads to an absorbing state"
             )
         return OpoError(f"{place}: the row sums to {total!r}; 1 is needed (rows are not renormalised)")
 
@@ -421,7 +422,9 @@ class LayeredMDP:
         array = P if sparse else as_real(P, "P")
         shape = (n_states * n_actions, n_states) if sparse else (n_states, n_actions, n_states)
         if array.shape != shape:
-            raise OpoError(f"P has shape {array.shape}: {'(S * A, S)' if sparse else '(S, A, S)'} = {shape} is needed (losses are {base.shape})")
+            raise OpoError(
+                f"P has shape {array.shape}: {'(S * A, S)' if sparse else '(S, A, S)'} = {shape} is needed (losses are {base.shape})"
+            )
         mask = None if action_mask is None else as_mask_2d(action_mask, (n_states, n_actions), "action_mask")
         if np.ndim(start) == 0:
             state = whole(start, "start", least=0, most=n_states - 1)
@@ -471,7 +474,9 @@ class LayeredMDP:
         array = np.asarray(values)
         sizes = set(self.layout.layer_sizes[1:])
         if array.ndim < 1 or sizes - {array.shape[0]}:
-            raise OpoError(f"values has shape {array.shape}: its first axis must be the size of every layer after the first, {sorted(sizes)}")
+            raise OpoError(
+                f"values has shape {array.shape}: its first axis must be the size of every layer after the first, {sorted(sizes)}"
+            )
         head = self.uniform_policy()[0] if first is None else np.asarray(first)
         return np.concatenate([head[None]] + [array] * (self.layout.horizon - 1))
 
@@ -527,9 +532,9 @@ def frozen(array: Array) -> Array:
 
 def whole(value: Any, name: str, *, least: int, most: int | None = None) -> int:
     """`value` as an int within [least, most], or an error that names it."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        if not (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu"):
-            raise OpoError(f"{name} is {value!r}: a whole number is needed")
+    scalar = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    if not scalar and not (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu"):
+        raise OpoError(f"{name} is {value!r}: a whole number is needed")
     number = int(value)
     if number < least or (most is not None and number > most):
         span = f"at least {least}" if most is None else f"from {least} to {most}"
@@ -540,12 +545,18 @@ def whole(value: Any, name: str, *, least: int, most: int | None = None) -> int:
 def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, strict: bool = False) -> float:
     """`value` as a finite float within [least, most] (`strict`: both ends excluded), or an error that names it."""
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise OpoError(f"{name} is {value!r}: a number is needed") from None
     inside = least < number < most if strict else least <= number <= most
     if not (np.isfinite(number) and inside):
-        raise OpoError(f"{name} is {number!r}: a finite number {'in' if strict else 'from'} {f'({least}, {most})' if strict else f'{least} to {most}'} is needed")
+        if most == np.inf:
+            span = f"{'above' if strict else 'of at least'} {least:g}"
+        else:
+            span = f"strictly between {least:g} and {most:g}" if strict else f"from {least:g} to {most:g}"
+        raise OpoError(f"{name} is {number!r}: a finite number {span} is needed")
     return number
 
 
@@ -693,7 +704,9 @@ def _as_distribution(start: Any, n_states: int, name: str) -> Array:
 
 def _as_list(arrays: Any, layout: Layout, where: str) -> list[Any]:
     if isinstance(arrays, (str, bytes)) or sp.issparse(arrays) or not isinstance(arrays, (Iterable, np.ndarray)):
-        raise OpoError(f"{where} is a {type(arrays).__name__}: a sequence of {layout.horizon - 1} arrays, one per layer but the last, is needed")
+        raise OpoError(
+            f"{where} is a {type(arrays).__name__}: a sequence of {layout.horizon - 1} arrays, one per layer but the last, is needed"
+        )
     result = list(arrays)
     if len(result) != layout.horizon - 1:
         raise OpoError(f"{where} has {len(result)} arrays: H - 1 = {layout.horizon - 1} are needed (the last layer leads to the end state)")

@@ -98,7 +98,7 @@ def exponential_weights(policy: Array, q: Array, eta: float) -> Array:
     with np.errstate(divide="ignore"):
         log_weights = np.where(policy > 0, np.log(policy) - eta * q, -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def policy_chain(history: Sequence[LayeredMDP], *, eta: float, beta_loss: float, beta_dynamics: float) -> Array:
@@ -152,4 +152,5 @@ def rollout(mdp: LayeredMDP, policy: Array, u_action: Array, u_next: Array) -> t
 
 def _draw(probabilities: Array, u: float) -> int:
     support = np.flatnonzero(probabilities > 0)
-    return int(support[min(np.searchsorted(np.cumsum(probabilities[support]), u, side="right"), support.size - 1)])
+    position = int(np.searchsorted(np.cumsum(probabilities[support]), u, side="right"))
+    return int(support[min(position, support.size - 1)])

@@ -17,7 +17,24 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["EXP_MIN", "fma", "sexp", "vabove", "vadd", "vdiv", "vexp", "vfma", "vload", "vmax", "vmin", "vmul", "vset", "vstore", "vsub", "vsum"]
+__all__ = [
+    "EXP_MIN",
+    "fma",
+    "sexp",
+    "vabove",
+    "vadd",
+    "vdiv",
+    "vexp",
+    "vfma",
+    "vload",
+    "vmax",
+    "vmin",
+    "vmul",
+    "vset",
+    "vstore",
+    "vsub",
+    "vsum",
+]
 
 EXP_MIN = -690.0
 """Below this exponent `vexp` and `sexp` are exactly 0: the results stay clear of the slow subnormal numbers."""
@@ -143,7 +160,10 @@ if not numba.config.DISABLE_JIT:
     vmax = _word(_v8(_v8, _v8), _pick(">"))
     vmin = _word(_v8(_v8, _v8), _pick("<"))
     vexp = _word(_v8(_v8), _build_exp)
-    vabove = _word(_v8(_v8, _v8), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, ir.Constant(_VECTOR, [ir.Constant(_DOUBLE, 0.0)] * 8)))
+    vabove = _word(
+        _v8(_v8, _v8),
+        lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, ir.Constant(_VECTOR, [ir.Constant(_DOUBLE, 0.0)] * 8)),
+    )
     fma = _word(_f8(_f8, _f8, _f8), lambda builder, *args: _call_fma(builder, args))
     sexp = _word(_f8(_f8), _build_exp)
 
