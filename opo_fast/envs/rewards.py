@@ -1,0 +1,142 @@
+"""Rewards as losses: the affine map from a reward range onto [0, 1], kept so that results can be shown in rewards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OpoError
+from ..layers import as_mask_2d, as_real, real
+
+__all__ = ["RescaledRewards", "RewardMap", "rewards_to_losses"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RewardMap:
+    """The affine map loss = (high - reward) / (high - low), in both directions.
+
+    Attributes
+    ----------
+    low, high : float
+        Rewards of loss 1 and of loss 0. Where they are equal every reward has loss 0.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        real(self.low, "low", least=-np.inf)
+        real(self.high, "high", least=-np.inf)
+        if self.low > self.high:
+            raise OpoError(f"low is {self.low!r} and high is {self.high!r}: low may not be above high")
+
+    @property
+    def scale(self) -> float:
+        """Reward per unit of loss: high - low."""
+        return self.high - self.low
+
+    def losses(self, rewards: npt.ArrayLike) -> Array:
+        """Losses of rewards, of the same shape; rewards outside [low, high] are refused."""
+        r = np.asarray(as_real(rewards, "rewards"), np.float64)
+        bad = np.argwhere(~((r >= self.low) & (r <= self.high)))
+        if bad.size:
+            place = [int(i) for i in bad[0]]
+            value = float(r[tuple(place)])
+            raise OpoError(f"rewards{place or ''} is {value!r}: a number from {self.low} to {self.high} is needed")
+        return np.asarray((self.high - r) / (self.scale or 1.0))
+
+    def rewards(self, losses: npt.ArrayLike) -> Array:
+        """Rewards of losses, of the same shape."""
+        return np.asarray(self.high - self.scale * np.asarray(losses, np.float64))
+
+    def value(self, loss_value: npt.ArrayLike, steps: int) -> Array:
+        """The sum of rewards over `steps` steps whose sum of losses is `loss_value`: steps * high - scale * loss_value.
+
+        An extra first layer of loss 0 (a start distribution) is not one of the steps.
+        """
+        return np.asarray(steps * self.high - self.scale * np.asarray(loss_value, np.float64))
+
+    def loss_value(self, reward_value: npt.ArrayLike, steps: int) -> Array:
+        """The inverse of `value`."""
+        return np.asarray((steps * self.high - np.asarray(reward_value, np.float64)) / (self.scale or 1.0))
+
+    @property
+    def absorbing(self) -> float:
+        """The loss of a step in an absorbing state, whose reward is 0.
+
+        With any other loss there (0, above all) the optimum of a fixed horizon changes silently.
+        """
+        if not self.low <= 0.0 <= self.high:
+            raise OpoError(f"reward_range is ({self.low}, {self.high}): absorbing states have reward 0, which it must contain")
+        return float((self.high - 0.0) / (self.scale or 1.0))
+
+
+class RescaledRewards(NamedTuple):
+    """Losses of the shape of the rewards, and the map that made them."""
+
+    losses: Array
+    map: RewardMap
+
+
+def rewards_to_losses(
+    rewards: npt.ArrayLike,
+    reward_range: tuple[float, float] | None = None,
+    action_mask: npt.ArrayLike | None = None,
+) -> RescaledRewards:
+    """Losses in [0, 1] for rewards of any range: loss = (high - reward) / (high - low).
+
+    Over a fixed number H of steps, V_loss = (H * high - V_reward) / (high - low), so both have the same optimum. That
+    holds only if absorbing states are rescaled with the rest: give them their reward of 0 as part of `rewards`, or take
+    their loss from ``map.absorbing``.
+
+    Parameters
+    ----------
+    rewards : array_like, any shape
+        Expected rewards, for instance (S, A) with the absorbing states among the S. Rewards of (s, a, s') must be
+        averaged over s' first (`opo_fast.envs.expected_rewards`).
+    reward_range : (low, high), optional
+        Smallest and largest reward. Default: those of `rewards`. Several models that are compared need a common one.
+    action_mask : array_like of bool, the shape of `rewards`, optional
+        Rewards where it is false are not looked at (they may be -inf); their loss is reported as 1.
+
+    Returns
+    -------
+    RescaledRewards
+        Named tuple ``(losses, map)``; ``map.value(v, steps)`` turns a value back into a sum of rewards.
+
+    Raises
+    ------
+    OpoError
+        A reward that is not finite or outside `reward_range`, named with its position.
+    """
+    r = np.array(as_real(rewards, "rewards"), np.float64)
+    if action_mask is not None:
+        mask = np.asarray(action_mask)
+        mask = as_mask_2d(mask, (r.shape[0], r.shape[1]), "action_mask") if r.ndim == 2 else mask.astype(bool)
+    else:
+        mask = np.ones(r.shape, bool)
+    if mask.shape != r.shape:
+        raise OpoError(f"action_mask has shape {mask.shape}: the shape of rewards, {r.shape}, is needed")
+    bad = np.argwhere(~np.isfinite(r) & mask)
+    if bad.size:
+        place = tuple(int(i) for i in bad[0])
+        where = f"state {place[0]}, action {place[1]}" if len(place) == 2 else f"position {list(place)}"
+        value = float(r[place])
+        raise OpoError(f"rewards: {where} has {value!r}; a finite number is needed (an action that is not available goes to the mask)")
+    if not mask.any():
+        raise OpoError("rewards is empty: at least one reward is needed")
+    if reward_range is None:
+        scale = RewardMap(float(r[mask].min()), float(r[mask].max()))
+    else:
+        try:
+            low, high = reward_range
+        except (TypeError, ValueError):
+            raise OpoError(f"reward_range is {reward_range!r}: a pair (low, high) is needed") from None
+        scale = RewardMap(real(low, "reward_range[0]", least=-np.inf), real(high, "reward_range[1]", least=-np.inf))
+    losses = scale.losses(np.where(mask, r, scale.low))
+    return RescaledRewards(losses, scale)
