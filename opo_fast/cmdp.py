@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import OpoError
-from .layers import LayeredMDP, Layout, as_real
+from .layers import LayeredMDP, Layout, as_distribution
 
 __all__ = ["ContextualMDP", "FiniteContexts", "Trajectory", "check_trajectory", "context_key"]
 
@@ -80,6 +80,8 @@ class FiniteContexts:
         labels: Sequence[str] | None = None,
         name: str = "finite contexts",
     ) -> None:
+        if isinstance(mdps, LayeredMDP) or not isinstance(mdps, Iterable):
+            raise OpoError(f"mdps is a {type(mdps).__name__}: a sequence of models, one per context, is needed")
         self.mdps = tuple(mdps)
         if not self.mdps:
             raise OpoError("mdps: at least one model is needed, got none")
@@ -89,15 +91,13 @@ class FiniteContexts:
             if mdp.layout != self.mdps[0].layout:
                 raise OpoError(f"mdps[{c}] has {mdp.layout!r}: the layout of mdps[0], {self.mdps[0].layout!r}, is needed")
         n = len(self.mdps)
-        p = np.full(n, 1 / n) if probabilities is None else as_real(probabilities, "probabilities").astype(np.float64)
-        if p.shape != (n,) or not (np.isfinite(p) & (p >= 0)).all() or abs(p.sum() - 1) > 1e-8:
-            raise OpoError(f"probabilities are {p.tolist()}: {n} numbers of at least 0 that sum to 1 are needed")
-        self.probabilities = p
+        p = np.full(n, 1 / n) if probabilities is None else as_distribution(probabilities, n, "probabilities", "context")
+        self.probabilities = p.astype(np.float64)
         self.labels = tuple(str(c) for c in range(n)) if labels is None else tuple(map(str, labels))
         if len(self.labels) != n:
             raise OpoError(f"labels has {len(self.labels)} entries: one for each of the {n} contexts is needed")
         self.name = name
-        self._cumulative = np.cumsum(p)
+        self._cumulative = np.cumsum(self.probabilities)
         self._last = int(np.flatnonzero(p)[-1])
 
     @property

@@ -5,6 +5,7 @@ Everything is validated here, once, when it is built; what is built is immutable
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +28,17 @@ _LARGE = {DENSE: 1 << 19, CSR: 1 << 18}
 """Transitions in a layer from which one layer is worth several threads, per storage (a matter of shape alone)."""
 
 
-class Layout:
+class _Immutable:
+    """What is built stays read-only, also in another process: pickling and copying forget that arrays are."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                frozen(value)
+
+
+class Layout(_Immutable):
     """Layers of states and the number of actions: where each state lives in the flat arrays.
 
     States are numbered layer by layer from 0 to ``n_states - 1``; ``n_states`` is the end state, which owns no row.
@@ -101,7 +112,7 @@ class Layout:
         return f"Layout({sizes}, n_actions={self.n_actions})"
 
 
-class Transitions:
+class Transitions(_Immutable):
     """The transitions of one dynamics, validated and laid out for the kernels.
 
     Rows of pairs that the mask forbids are not stored. Layers given by the same array object share one block.
@@ -136,9 +147,7 @@ class Transitions:
         where: str = "transitions",
     ) -> None:
         self.layout = layout
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
-            raise OpoError(f"dtype is {self.dtype}: float64 or float32 is needed")
+        self.dtype = _as_dtype(dtype)
         self.action_mask = as_mask(layout, action_mask)
         counts = np.full(layout.n_states, layout.n_actions) if self.action_mask is None else self.action_mask.sum(axis=1)
         self.rows = frozen(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
@@ -264,6 +273,21 @@ class Transitions:
         """The seven model arguments of every kernel (see `opo_fast.kernels`)."""
         return self.kind, self.data, self.indptr, self.indices, self.block, self.layout.offsets, self.rows
 
+    def probability(self, h: int, local: int, action: int, next_local: int) -> float:
+        """P(next | state, action) out of layer `h`, by positions inside the layers; 0 for a masked pair."""
+        state = int(self.layout.offsets[h]) + local
+        row, first = state * self.layout.n_actions + action, int(self.rows[self.layout.offsets[h]])
+        if self.action_mask is not None:
+            if not self.action_mask[state, action]:
+                return 0.0
+            row = int(self.rows[state]) + int(self.action_mask[state, :action].sum())
+        start, i = int(self.block[h]), row - first
+        if self.kind == DENSE:
+            return float(self.data[start + next_local * self._n_rows(h) + i])
+        part = slice(int(self.indptr[start + i]), int(self.indptr[start + i + 1]))
+        p = part.start + int(np.searchsorted(self.indices[part], next_local))
+        return float(self.data[p]) if p < part.stop and self.indices[p] == next_local else 0.0
+
     @property
     def n_rows(self) -> int:
         """Number of allowed pairs, in all layers."""
@@ -314,23 +338,13 @@ class Transitions:
         return result
 
     def _array(self, h: int) -> Any:
-        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
-        start, n_rows, n_next = int(self.block[h]), self._n_rows(h), sizes[h + 1]
-        allowed = self._allowed(h)
+        start, n_rows = int(self.block[h]), self._n_rows(h)
         if self.kind == DENSE:
-            stored = self.data[start : start + n_rows * n_next].reshape(n_next, n_rows).T
-            full = np.zeros((sizes[h] * n_actions, n_next), self.dtype)
-            full[slice(None) if allowed is None else allowed] = stored
-            return full.reshape(sizes[h], n_actions, n_next)
-        indptr = self.indptr[start : start + n_rows + 1]
-        lengths = np.diff(indptr)
-        if allowed is not None:
-            every = np.zeros(allowed.size, np.int64)
-            every[allowed] = lengths
-            lengths = every
-        part = slice(int(indptr[0]), int(indptr[-1]))
-        pointer = np.concatenate([[0], np.cumsum(lengths)])
-        return sp.csr_array((self.data[part], self.indices[part].astype(np.int64), pointer), shape=(sizes[h] * n_actions, n_next))
+            block = self.data[start : start + n_rows * self.layout.layer_sizes[h + 1]]
+            return _dense_array(self.layout, h, block, self._allowed(h))
+        pointer = self.indptr[start : start + n_rows + 1]
+        part = slice(int(pointer[0]), int(pointer[-1]))
+        return _csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self._allowed(h))
 
     def gather(self, values: Array) -> Array:
         """Entries of the allowed pairs of an (n_states, A) array, flat, one per row."""
@@ -350,7 +364,7 @@ class Transitions:
         return f"<Transitions {kind} of {self.layout!r}: {self.n_transitions} transitions, {self.nbytes / 2**20:.3g} MiB>"
 
 
-class LayeredMDP:
+class LayeredMDP(_Immutable):
     """A loop-free layered MDP (paper, section 2.1): a layout, losses and transitions. Immutable.
 
     Parameters
@@ -431,7 +445,7 @@ class LayeredMDP:
             first: Any = array[state * n_actions : (state + 1) * n_actions] if sparse else array[state : state + 1]
             head, head_mask, steps = base[state : state + 1], None if mask is None else mask[state : state + 1], horizon - 1
         else:
-            distribution = _as_distribution(start, n_states, "start")
+            distribution = as_distribution(start, n_states, "start", "state")
             first = np.broadcast_to(distribution, (1, n_actions, n_states))
             if sparse:
                 first = sp.csr_array(np.ascontiguousarray(first[0]))
@@ -478,6 +492,9 @@ class LayeredMDP:
                 f"values has shape {array.shape}: its first axis must be the size of every layer after the first, {sorted(sizes)}"
             )
         head = self.uniform_policy()[0] if first is None else np.asarray(first)
+        if head.shape != array.shape[1:]:
+            name = "the uniform policy's row, which stands for first," if first is None else "first"
+            raise OpoError(f"{name} has shape {head.shape}: {array.shape[1:]}, that of a row of values, is needed")
         return np.concatenate([head[None]] + [array] * (self.layout.horizon - 1))
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -495,30 +512,85 @@ class LayeredMDP:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LayeredMDP:
-        """Read a model that `save` wrote; it is validated like any other."""
+        """Read a model that `save` wrote; it is validated like any other.
+
+        Raises
+        ------
+        OpoError
+            No such file, or one that is damaged or was written by something else.
+        """
         try:
             with np.load(path, allow_pickle=False) as file:
                 stored = dict(file)
             meta = json.loads(str(stored["meta"]))
-            if meta["format"] != "opo_fast.LayeredMDP":
-                raise KeyError(meta["format"])
+            if (meta["format"], meta["version"]) != ("opo_fast.LayeredMDP", 1):
+                raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
+            layout = Layout(stored["layer_sizes"].tolist(), stored["n_actions"])
+            # The losses first: a damaged size is noticed before anything of that size is made.
+            losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored.get("action_mask"))
+            arrays = _stored_arrays(layout, mask, int(meta["kind"]), stored)
+            return cls(layout, losses, Transitions(layout, arrays, action_mask=mask, dtype=stored["data"].dtype))
         except FileNotFoundError:
             raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
-        except (KeyError, TypeError, ValueError, OSError, EOFError) as error:
-            raise OpoError(f"path: {os.fspath(path)!r} is not a model that LayeredMDP.save wrote ({error})") from None
-        layout = Layout(stored["layer_sizes"].tolist(), int(stored["n_actions"]))
-        mask = stored.get("action_mask")
-        shell = Transitions.__new__(Transitions)
-        shell.layout, shell.kind, shell.dtype = layout, int(meta["kind"]), stored["data"].dtype
-        shell.action_mask = as_mask(layout, mask)
-        counts = np.full(layout.n_states, layout.n_actions) if mask is None else mask.sum(axis=1)
-        shell.rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        shell.data, shell.indptr, shell.indices, shell.block = (stored[name] for name in ("data", "indptr", "indices", "block"))
-        return cls(layout, stored["losses"], Transitions(layout, shell.arrays(), action_mask=mask, dtype=shell.dtype))
+        except Exception as error:
+            # What a damaged archive raises depends on the byte that is damaged: errors of zip, zlib, NumPy, JSON and ours.
+            reason = f"{type(error).__name__}: {error}" if not isinstance(error, OpoError) else str(error)
+            raise OpoError(f"path: {os.fspath(path)!r} is not a model that LayeredMDP.save wrote ({reason})") from None
 
     def __repr__(self) -> str:
         masked = "" if self.action_mask is None else f", {int(self.action_mask.sum())} allowed pairs"
         return f"<LayeredMDP {self.layout!r}: {self.layout.n_states} states{masked}, {self.transitions!r}>"
+
+
+# -- blocks as users give them ---------------------------------------------------------------------------------------
+
+
+def _dense_array(layout: Layout, h: int, block: Array, allowed: Array | None) -> Array:
+    """One stored dense block (next state, row) as (S_h, A, S_{h+1}); rows of masked pairs are zero."""
+    n_next = layout.layer_sizes[h + 1]
+    full = np.zeros((layout.layer_sizes[h] * layout.n_actions, n_next), block.dtype)
+    full[slice(None) if allowed is None else allowed] = block.reshape(n_next, -1).T
+    return full.reshape(layout.layer_sizes[h], layout.n_actions, n_next)
+
+
+def _csr_array(layout: Layout, h: int, data: Array, indices: Array, pointer: Array, allowed: Array | None) -> Any:
+    """One stored CSR block, of which `pointer` may begin anywhere, as (S_h * A, S_{h+1}); rows of masked pairs are empty."""
+    n_pairs = layout.layer_sizes[h] * layout.n_actions
+    lengths = np.zeros(n_pairs, np.int64)
+    lengths[slice(None) if allowed is None else allowed] = np.diff(pointer)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return sp.csr_array((data, indices.astype(np.int64), indptr), shape=(n_pairs, layout.layer_sizes[h + 1]))
+
+
+def _stored_arrays(layout: Layout, mask: Array | None, kind: int, stored: dict[str, Array]) -> list[Any]:
+    """The transitions of a file, one array per layer; every number that points into another array is checked."""
+    data, indptr, indices, block = (stored[name] for name in ("data", "indptr", "indices", "block"))
+    for name, array, kinds in (("data", data, "f"), ("indptr", indptr, "iu"), ("indices", indices, "iu"), ("block", block, "iu")):
+        if array.ndim != 1 or array.dtype.kind not in kinds:
+            raise OpoError(f"{name} has shape {array.shape} and dtype {array.dtype}")
+    if kind not in (DENSE, CSR) or block.size != layout.horizon:
+        raise OpoError(f"kind is {kind}, and there are {block.size} blocks for {layout.horizon} layers")
+    built: dict[Any, Any] = {}
+    arrays = []
+    for h in range(layout.horizon - 1):
+        allowed = None if mask is None else mask[layout.layer(h)].ravel()
+        n_rows = layout.layer_sizes[h] * layout.n_actions if allowed is None else int(allowed.sum())
+        start, n_next = int(block[h]), layout.layer_sizes[h + 1]
+        size, source = (n_rows * n_next, data) if kind == DENSE else (n_rows + 1, indptr)
+        if start < 0 or start + size > source.size:
+            raise OpoError(f"block[{h}] is {start}: {size} entries from there are more than the {source.size} in the file")
+        key = (start, layout.layer_sizes[h : h + 2], None if allowed is None else allowed.tobytes())
+        if key not in built:
+            part = source[start : start + size]
+            if kind == DENSE:
+                built[key] = _dense_array(layout, h, part, allowed)
+            else:
+                lo, hi = int(part[0]), int(part[-1])
+                if not 0 <= lo <= hi <= min(data.size, indices.size) or (np.diff(part.astype(np.int64)) < 0).any():
+                    raise OpoError(f"indptr: the row pointers of layer {h} run from {lo} to {hi} in {data.size} stored entries")
+                built[key] = _csr_array(layout, h, data[lo:hi], indices[lo:hi], part.astype(np.int64), allowed)
+        arrays.append(built[key])
+    return arrays
 
 
 # -- checks that other modules share --------------------------------------------------------------------------------
@@ -584,6 +656,22 @@ def as_csr(array: Any, name: str) -> Any:
     """A canonical CSR form of `array` (duplicates add up); the caller's arrays are never written to."""
     if array.dtype.kind not in "fiub":
         raise OpoError(f"{name} has dtype {array.dtype}: real numbers are needed")
+    if array.ndim != 2:
+        raise OpoError(f"{name} has shape {array.shape}: two axes are needed")
+    if array.format == "coo":
+        # Positions are checked before SciPy follows them: it does not.
+        for axis, coordinates in enumerate((array.row, array.col)):
+            bad = np.flatnonzero((coordinates < 0) | (coordinates >= array.shape[axis]))
+            if bad.size:
+                which = ("row", "next state")[axis]
+                raise OpoError(
+                    f"{name}: entry {int(bad[0])} names {which} {int(coordinates[bad[0]])}; 0 to {array.shape[axis] - 1} is needed"
+                )
+    elif array.format in ("csc", "bsr"):
+        try:
+            array.check_format(full_check=True)
+        except ValueError as error:
+            raise OpoError(f"{name} is not a valid sparse array: {error}") from None
     source = array.tocsr()
     indptr, indices, data = source.indptr, source.indices, source.data
     n_rows, n_next = source.shape
@@ -689,13 +777,14 @@ def uniform_policy(layout: Layout, action_mask: Array | None) -> Array:
     return np.where(action_mask, 1.0 / action_mask.sum(axis=1, keepdims=True), 0.0)
 
 
-def _as_distribution(start: Any, n_states: int, name: str) -> Array:
-    array = as_real(start, name)
-    if array.shape != (n_states,):
-        raise OpoError(f"{name} has shape {array.shape}: one probability for each of the {n_states} states is needed")
+def as_distribution(values: Any, n: int, name: str, of: str) -> Array:
+    """Probabilities (n,) of `n` things, which `of` names in the singular; not renormalised."""
+    array = as_real(values, name)
+    if array.shape != (n,):
+        raise OpoError(f"{name} has shape {array.shape}: ({n},), one probability for each {of}, is needed")
     bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if bad.size:
-        raise OpoError(f"{name}: state {int(bad[0])} has probability {float(array[bad[0]])!r}; a finite number of at least 0 is needed")
+        raise OpoError(f"{name}: {of} {int(bad[0])} has probability {float(array[bad[0]])!r}; a finite number of at least 0 is needed")
     total = float(array.sum(dtype=np.float64))
     if abs(total - 1.0) > _tolerance(array.dtype, array.dtype):
         raise OpoError(f"{name} sums to {total!r}; 1 is needed")
@@ -711,6 +800,14 @@ def _as_list(arrays: Any, layout: Layout, where: str) -> list[Any]:
     if len(result) != layout.horizon - 1:
         raise OpoError(f"{where} has {len(result)} arrays: H - 1 = {layout.horizon - 1} are needed (the last layer leads to the end state)")
     return result
+
+
+def _as_dtype(dtype: Any) -> np.dtype[Any]:
+    for known in (np.dtype(np.float64), np.dtype(np.float32)):
+        with contextlib.suppress(TypeError):
+            if known == np.dtype(dtype):
+                return known
+    raise OpoError(f"dtype is {dtype!r}: float64 or float32 is needed")
 
 
 def _tolerance(*dtypes: npt.DTypeLike) -> float:

@@ -168,11 +168,11 @@ def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> 
     ndarray of the shape of `visits`
     """
     check_backend(backend)
-    n = np.ascontiguousarray(as_real(visits, "visits"), dtype=np.float64)
+    n = np.asarray(as_real(visits, "visits"), dtype=np.float64, order="C")
     bad = np.flatnonzero(~(np.isfinite(n.ravel()) & (n.ravel() >= 0)))
     if bad.size:
-        place = tuple(int(i) for i in np.unravel_index(bad[0], n.shape)) if n.ndim else ()
-        raise OpoError(f"visits{list(place)} is {float(n.ravel()[bad[0]])!r}: a finite number of at least 0 is needed")
+        place = f"[{', '.join(str(i) for i in np.unravel_index(bad[0], n.shape))}]" if n.ndim else ""
+        raise OpoError(f"visits{place} is {float(n.ravel()[bad[0]])!r}: a finite number of at least 0 is needed")
     scale = real(beta, "beta")
     if backend == "numpy":
         return np.asarray(reference.bonus(n, scale))

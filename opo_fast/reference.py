@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .layers import LayeredMDP
+from .rules import ChainRule, opo_rule
 
 __all__ = ["Evaluation", "Solution", "bonus", "evaluate", "exponential_weights", "occupancy", "policy_chain", "rollout", "solve"]
 
@@ -95,41 +96,64 @@ def bonus(visits: Array, beta: float) -> Array:
 
 def exponential_weights(policy: Array, q: Array, eta: float) -> Array:
     """The policy proportional to policy(a|s) exp(-eta q(s,a)) (Algorithm 1, policy improvement)."""
-    with np.errstate(divide="ignore"):
-        log_weights = np.where(policy > 0, np.log(policy) - eta * q, -np.inf)
+    least = np.where(policy > 0, q, np.inf).min(axis=1, keepdims=True)
+    with np.errstate(divide="ignore", over="ignore"):
+        log_weights = np.where(policy > 0, np.log(policy) - eta * (q - least), -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def policy_chain(history: Sequence[LayeredMDP], *, eta: float, beta_loss: float, beta_dynamics: float) -> Array:
-    """pi^{t+1} at one context from the models of k = 1..t, as Algorithm 1 writes it: O(t^2) occupancies.
+    """pi^{t+1} at one context from the models of k = 1..t, as Algorithm 1 writes it: O(t^2) occupancies."""
+    return chain(history, opo_rule(history[0].layout, eta, beta_loss, beta_dynamics), history[0].uniform_policy())
+
+
+def chain(history: Sequence[LayeredMDP], rule: ChainRule, uniform: Array) -> Array:
+    """The policy after the steps of `history` under any rule (Algorithm 1's inner loop is the rule of OPO).
 
     Only the weights are kept in sums: pi^{k+1} is the softmax of -eta sum_{i<=k} Q^i, which is the paper's product of
     exponentials without its underflow.
     """
-    first = history[0]
-    layout, allowed = first.layout, _allowed(first)
-    horizon = layout.horizon
-    policies = [first.uniform_policy()]
+    allowed = uniform > 0
+    policies = [uniform]
     sum_q = np.where(allowed, 0.0, np.inf)
     for k, model in enumerate(history):
-        visits = sum((occupancy(model, policy) for policy in policies[:k]), np.zeros(layout.shape))
-        b = bonus(visits, beta_loss) + 2 * horizon * bonus(visits, beta_dynamics)
+        layout = model.layout
+        past = policies[1:] if rule.greedy else policies[:-1]
+        visits = _visits(history, k, past, rule)
         arrays = model.transitions.arrays()
         q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
-        for h in reversed(range(horizon)):
+        for h in reversed(range(layout.horizon)):
             layer = layout.layer(h)
-            q[layer] = model.losses[layer] - b[layer]
-            if h < horizon - 1:
+            b = bonus(visits[layer], 2 * rule.half_loss) + rule.weight * bonus(visits[layer], 2 * rule.half_dynamics[h])
+            q[layer] = model.losses[layer] - b
+            if h < layout.horizon - 1:
                 q[layer] += _expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
             q[layer] = np.maximum(0.0, q[layer])
-            v[layer] = (policies[k][layer] * q[layer]).sum(axis=1)
+            if rule.greedy:
+                v[layer] = np.where(allowed[layer], q[layer], np.inf).min(axis=1)
+            else:
+                v[layer] = (policies[k][layer] * q[layer]).sum(axis=1)
+        if rule.greedy:
+            best = np.where(allowed, q, np.inf).argmin(axis=1)
+            policies.append((np.arange(layout.n_actions) == best[:, None]).astype(np.float64))
+            continue
         sum_q += q
-        with np.errstate(invalid="ignore"):
-            gaps = np.where(allowed, eta * (sum_q - sum_q.min(axis=1, keepdims=True)), np.inf)
-        weights = np.exp(-gaps)
+        gaps = np.where(allowed, sum_q, 0.0) - sum_q.min(axis=1, keepdims=True)
+        weights = np.where(allowed, np.exp(-rule.eta * gaps), 0.0)
         policies.append(weights / weights.sum(axis=1, keepdims=True))
     return policies[-1]
+
+
+def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: ChainRule) -> Array:
+    """N of step k from the policies of the steps before."""
+    if rule.visits == "latest":
+        terms = [occupancy(history[k], policy) for policy in past]
+    elif rule.visits == "contemporaneous":
+        terms = [occupancy(model, policy) for model, policy in zip(history, past, strict=False)]
+    else:
+        terms = list(past)
+    return sum(terms, np.zeros(history[k].layout.shape))
 
 
 def rollout(mdp: LayeredMDP, policy: Array, u_action: Array, u_next: Array) -> tuple[Array, Array]:

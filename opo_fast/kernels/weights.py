@@ -32,17 +32,21 @@ def count_saturated(visits, half_loss, half_dynamics):
 
 @kernel
 def exponential_weights(policy, q, eta, out):
-    """Row by row, out proportional to policy * exp(-eta q), in log space with the maximum shifted out.
+    """Row by row, out proportional to policy * exp(-eta q), in log space with the least q and the maximum shifted out.
 
     policy, q and out are (n_states, n_actions). An action of probability 0 stays at 0.
     """
     n_states, n_actions = policy.shape
     for s in range(n_states):
+        least = math.inf
+        for a in range(n_actions):
+            if policy[s, a] > 0.0:
+                least = min(least, q[s, a])
         top = -math.inf
         for a in range(n_actions):
             x = -math.inf
             if policy[s, a] > 0.0:
-                x = math.log(policy[s, a]) - eta * q[s, a]
+                x = math.log(policy[s, a]) - eta * (q[s, a] - least)
             out[s, a] = x
             top = max(top, x)
         total = 0.0
