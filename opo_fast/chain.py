@@ -33,9 +33,10 @@ from .kernels import packed as packed_kernels
 from .kernels.weights import count_saturated
 from .layers import LayeredMDP, Layout, Transitions, as_mask, real
 from .operations import PARTS, Backend, check_backend, state_parts, visit_in_parts
+from .rules import ChainRule, opo_rule
 from .threads import get_threads, run_all
 
-__all__ = ["ChainEngine", "ChainRule", "History", "ModelSource", "policy_chain"]
+__all__ = ["ChainEngine", "History", "ModelSource", "policy_chain"]
 
 Array = npt.NDArray[Any]
 
@@ -45,35 +46,6 @@ CHUNK = 256
 """States of a CSR layer that are backed up at a time: their rows stay in the first-level cache."""
 RECENT = 64
 """A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
-
-
-@dataclass(frozen=True)
-class ChainRule:
-    """What a step of the chain does; the agents of Table 1 differ in these and in nothing else.
-
-    Attributes
-    ----------
-    eta : float
-        Learning rate of the exponential weights.
-    half_loss : float
-        beta_loss / 2 of the bonus min{1, half_loss / (1+N)}.
-    half_dynamics : ndarray, shape (H,)
-        The same for the dynamics, per layer.
-    weight : float
-        Weight of the dynamics' bonus; 2H in Algorithm 1.
-    greedy : bool
-        Policy step: play the least Q of this step (E-UC3RL, RM-UCDD) instead of exponential weights (OPO).
-    visits : {"latest", "contemporaneous", "actions"}
-        Visit rule: past policies under this step's dynamics (OPO), each under its own step's dynamics (E-UC3RL), or
-        the number of past policies that choose the action (RM-UCDD).
-    """
-
-    eta: float
-    half_loss: float
-    half_dynamics: Array
-    weight: float
-    greedy: bool = False
-    visits: str = "latest"
 
 
 class History:
@@ -551,12 +523,6 @@ def policy_chain(
 
 def _mask_of(model: LayeredMDP) -> Array:
     return np.ones(model.layout.shape, bool) if model.action_mask is None else model.action_mask
-
-
-def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float) -> ChainRule:
-    """The rule of Algorithm 1."""
-    half_dynamics = np.full(layout.horizon, real(beta_dynamics, "beta_dynamics") / 2)
-    return ChainRule(real(eta, "eta"), real(beta_loss, "beta_loss") / 2, half_dynamics, 2.0 * layout.horizon)
 
 
 class _Given:

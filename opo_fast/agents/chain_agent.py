@@ -1,0 +1,159 @@
+"""What OPO-CMDP and its relatives share: oracles, the history of fits, and one policy chain per context."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import reference
+from ..chain import ChainEngine, History
+from ..cmdp import Trajectory, check_trajectory
+from ..errors import OpoError
+from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_mask, as_transitions, frozen, uniform_policy, whole
+from ..operations import Backend, check_backend
+from ..rules import ChainRule
+
+__all__ = ["MEMORY", "ChainAgent"]
+
+Array = npt.NDArray[Any]
+
+MEMORY = 1 << 29
+"""Default byte budget of an agent's chains."""
+
+
+class ChainAgent:
+    """An agent whose policy at a context is a chain over the past fits.
+
+    Parameters
+    ----------
+    layout : Layout
+    loss_class, dynamics_class
+        A function class (anything with ``oracle(layout, action_mask)``), or an oracle that this agent then owns.
+    rule : ChainRule
+        What a step of the chain does.
+    action_mask : array_like of bool (n_states, A), optional
+    backend : {"numba", "numpy"}
+        "numpy" runs Algorithm 1 literally, from the first step on in every episode: for checks at small sizes.
+    memory : int
+        Byte budget of the chains; never changes a result.
+    """
+
+    newest = False
+    """Whether the newest fit enters the policy of this episode (E-UC3RL, RM-UCDD) or only the next one's (OPO)."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        dynamics_class: Any,
+        rule: ChainRule,
+        *,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+        memory: int = MEMORY,
+    ) -> None:
+        check_backend(backend)
+        self.layout, self.backend, self.rule = layout, backend, rule
+        self.action_mask = as_mask(layout, action_mask)
+        self.loss_oracle = make_oracle(loss_class, layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))
+        self.dynamics_oracle = make_oracle(dynamics_class, layout, self.action_mask, "dynamics_class", ("observe", "fit", "transitions"))
+        self.episode = 0
+        self.history = History()
+        self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
+        self._refit()
+
+    def _refit(self) -> None:
+        self.history.append(self.loss_oracle.fit(), self.dynamics_oracle.fit())
+
+    @property
+    def fits(self) -> tuple[Hashable, Hashable]:
+        """The fits of losses and dynamics on all data so far."""
+        return self.history[len(self.history) - 1]
+
+    @property
+    def steps(self) -> int:
+        """Number of chain steps behind the policy of the coming episode."""
+        return self.episode + (1 if self.newest else 0)
+
+    def policy(self, context: Any) -> Array:
+        """pi^t at `context`, shape (n_states, A), t being the coming episode. A pure query."""
+        if self.backend == "numpy":
+            return self._literal_policy(context)
+        chain, lane = self.engine.chain(context, self.history, self.steps)
+        return self._full(chain.policy(lane))
+
+    def _full(self, rows: Array) -> Array:
+        if self.action_mask is None:
+            return rows.reshape(self.layout.shape).copy()
+        full = np.zeros(self.layout.shape)
+        full[self.action_mask] = rows
+        return full
+
+    def _literal_policy(self, context: Any) -> Array:
+        parts: dict[Any, Any] = {}
+        models = []
+        for k in range(self.steps):
+            loss_fit, fit = self.history[k]
+            if ("P", fit) not in parts:
+                parts["P", fit] = self.transitions(fit, context)
+            models.append(LayeredMDP(self.layout, self.loss_oracle.losses(loss_fit, context), parts["P", fit]))
+        return reference.chain(models, self.rule, uniform_policy(self.layout, self.action_mask))
+
+    def prefetch(self, contexts: Sequence[Any]) -> None:
+        """Advance the chains of these contexts side by side. A hint that never changes a result."""
+        if self.backend == "numba":
+            self.engine.prefetch(contexts, self.history, self.steps)
+
+    @property
+    def lookahead(self) -> int:
+        """How many coming contexts a call of `prefetch` usefully takes."""
+        return self.engine.lookahead if self.backend == "numba" else 0
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
+        checked = check_trajectory(self.layout, self.action_mask, trajectory)
+        for oracle in (self.loss_oracle, self.dynamics_oracle):
+            if hasattr(oracle, "check"):
+                oracle.check(checked)
+        self.loss_oracle.observe(checked)
+        self.dynamics_oracle.observe(checked)
+        self.episode += 1
+        self._refit()
+
+    def saturation(self, context: Any) -> float:
+        """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""
+        if self.backend == "numpy":
+            return float("nan")
+        chain, lane = self.engine.chain(context, self.history, self.steps)
+        return chain.saturation(lane)
+
+    # The engine's source of models.
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of a fit at a context, one per allowed pair."""
+        array = as_losses(self.layout, self.loss_oracle.losses(fit, context), f"losses of fit {fit!r} at context {context!r}")
+        rows = array.reshape(-1) if self.action_mask is None else array[self.action_mask]
+        return frozen(rows)
+
+    def transitions(self, fit: Hashable, context: Any) -> Transitions:
+        """Validated transitions of a fit at a context."""
+        return as_transitions(
+            self.layout,
+            self.dynamics_oracle.transitions(fit, context),
+            self.action_mask,
+            where=f"transitions of fit {fit!r} at context {context!r}",
+        )
+
+
+def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:
+    """A fresh oracle of a function class, or the given oracle; anything else is refused."""
+    oracle = source.oracle(layout, action_mask) if hasattr(source, "oracle") else source
+    missing = [method for method in methods if not callable(getattr(oracle, method, None))]
+    if missing:
+        raise OpoError(
+            f"{name} is a {type(source).__name__}: a function class with oracle(...), or an oracle with {', '.join(methods)}, is needed (missing: {', '.join(missing)})"
+        )
+    return oracle

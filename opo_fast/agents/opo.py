@@ -1,0 +1,88 @@
+"""OPO-CMDP (paper, Algorithm 1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from ..errors import OpoError
+from ..layers import Layout, real
+from ..operations import Backend
+from ..rules import opo_rule
+from ..theory import parameters
+from .chain_agent import MEMORY, ChainAgent
+
+__all__ = ["OPO"]
+
+
+class OPO(ChainAgent):
+    """Optimistic policy optimization for contextual MDPs with offline regression oracles (paper, Algorithm 1).
+
+    Episode t plays pi^t, built at the context from the fits 1..t-1, and then fits anew on all trajectories.
+
+    Parameters
+    ----------
+    layout : Layout
+    loss_class, dynamics_class
+        Function classes (`FiniteLossClass`, `FiniteDynamicsClass`, ...) or oracles.
+    episodes : int, optional
+        T of the theory's parameters; needed unless eta, beta_loss and beta_dynamics are all given.
+    delta : float
+        Failure probability of the theory's parameters.
+    bonus_scale, eta_scale : float
+        Factors on the theory's betas and eta. With 1 (the theory) every bonus stays at its cap at practical T, and the
+        policy uniform; `opo_fast.theory.PRACTICAL` holds a setting that learns.
+    eta, beta_loss, beta_dynamics : float, optional
+        Given by hand instead; the scales then do not apply to them.
+    action_mask, backend, memory
+        See `ChainAgent`.
+
+    Attributes
+    ----------
+    eta, beta_loss, beta_dynamics : float
+        As used.
+
+    Raises
+    ------
+    OpoError
+        On parameters out of range; in `policy` and `observe` on models and trajectories that are not valid.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        dynamics_class: Any,
+        *,
+        episodes: int | None = None,
+        delta: float = 0.05,
+        bonus_scale: float = 1.0,
+        eta_scale: float = 1.0,
+        eta: float | None = None,
+        beta_loss: float | None = None,
+        beta_dynamics: float | None = None,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+        memory: int = MEMORY,
+    ) -> None:
+        if not isinstance(layout, Layout):
+            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        if None in (eta, beta_loss, beta_dynamics):
+            if episodes is None:
+                raise OpoError("episodes is missing: the theory's parameters need it (or give eta, beta_loss and beta_dynamics)")
+            theory = parameters(
+                layout,
+                episodes,
+                loss_class_size=getattr(loss_class, "size", 1.0),
+                dynamics_class_size=getattr(dynamics_class, "size", 1.0),
+                delta=delta,
+                bonus_scale=bonus_scale,
+                eta_scale=eta_scale,
+            )
+            eta, beta_loss, beta_dynamics = (
+                given if given is not None else value for given, value in zip((eta, beta_loss, beta_dynamics), theory, strict=True)
+            )
+        self.eta, self.beta_loss, self.beta_dynamics = real(eta, "eta"), real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics")
+        rule = opo_rule(layout, self.eta, self.beta_loss, self.beta_dynamics)
+        super().__init__(layout, loss_class, dynamics_class, rule, action_mask=action_mask, backend=backend, memory=memory)

@@ -1,0 +1,224 @@
+"""Finite classes: least squares and log loss by one running sum per candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ..cmdp import Trajectory, context_key
+from ..errors import OpoError
+from ..layers import Layout, Transitions, as_real
+from ..store import LRU
+
+__all__ = ["FiniteDynamicsClass", "FiniteDynamicsOracle", "FiniteLossClass", "FiniteLossOracle"]
+
+Array = npt.NDArray[Any]
+CACHE_BYTES = 1 << 28
+
+
+class _FiniteClass:
+    """Candidates in a fixed order; ties of an oracle go to the lowest index."""
+
+    kind: str
+
+    def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
+        self.models = tuple(models)
+        if not self.models:
+            raise OpoError("models: at least one candidate is needed, got none")
+        for i, model in enumerate(self.models):
+            if not callable(model):
+                raise OpoError(f"models[{i}] is a {type(model).__name__}: a callable model(context) is needed")
+        self.names = tuple(f"{self.kind} {i}" for i in range(len(self.models))) if names is None else tuple(map(str, names))
+        if len(self.names) != len(self.models):
+            raise OpoError(f"names has {len(self.names)} entries: one for each of the {len(self.models)} models is needed")
+        self.size = float(len(self.models))
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+
+class FiniteLossClass(_FiniteClass):
+    """A finite class F of loss functions.
+
+    Parameters
+    ----------
+    models : sequence of callables
+        ``model(context)`` gives the mean losses, shape (n_states, A), in [0, 1]; the same context, the same numbers.
+    names : sequence of str, optional
+    """
+
+    kind = "loss"
+
+    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteLossOracle:
+        """A least-squares oracle without data."""
+        return FiniteLossOracle(self, layout)
+
+
+class FiniteDynamicsClass(_FiniteClass):
+    """A finite class P of dynamics.
+
+    Parameters
+    ----------
+    models : sequence of callables
+        ``model(context)`` gives transitions as `opo_fast.LayeredMDP` takes them, or a prebuilt `Transitions`.
+    names : sequence of str, optional
+    """
+
+    kind = "dynamics"
+
+    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
+        """A log-loss oracle without data."""
+        return FiniteDynamicsOracle(self, layout)
+
+
+class _FiniteOracle:
+    """One running score per candidate; `_gains` says what one trajectory adds."""
+
+    def __init__(self, function_class: Any, layout: Layout) -> None:
+        self.function_class, self.layout = function_class, layout
+        self.scores = np.zeros(len(function_class))
+        self._answers: LRU[Any] = LRU(CACHE_BYTES)
+        self._checked: tuple[Trajectory, Array] | None = None
+
+    def check(self, trajectory: Trajectory) -> None:
+        """Raise what `observe` would raise; nothing is added."""
+        self._checked = (trajectory, self._gains(trajectory))
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Add one episode: O(class size x H), whatever came before."""
+        if self._checked is None or self._checked[0] is not trajectory:
+            self.check(trajectory)
+        assert self._checked is not None
+        self.scores += self._checked[1]
+        self._checked = None
+
+    def _answer(self, context: Any) -> Any:
+        """What the candidates say at a context, asked once while it stays in the cache."""
+        key = context_key(context)
+        found = self._answers.get(key)
+        if found is None:
+            found, size = self._ask(context)
+            self._answers.put(key, found, size)
+        return found
+
+    def _ask(self, context: Any) -> tuple[Any, int]:
+        raise NotImplementedError
+
+    def _gains(self, trajectory: Trajectory) -> Array:
+        raise NotImplementedError
+
+
+class FiniteLossOracle(_FiniteOracle):
+    """Least squares over a finite class; `scores` holds the sums of squared errors."""
+
+    def fit(self) -> int:
+        """Index of the candidate of least squared error; of equals the lowest."""
+        return int(self.scores.argmin())
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of candidate `fit`, shape (n_states, A)."""
+        return self._answer(context)[fit]  # type: ignore[no-any-return]
+
+    def _ask(self, context: Any) -> tuple[Array, int]:
+        stack = np.empty((len(self.function_class), *self.layout.shape))
+        for i, model in enumerate(self.function_class.models):
+            array = as_real(model(context), f"loss candidate {i} at context {context!r}")
+            if array.shape != self.layout.shape:
+                raise OpoError(
+                    f"loss candidate {i} at context {context!r} has shape {array.shape}: (n_states, n_actions) = {self.layout.shape} is needed"
+                )
+            stack[i] = array
+        if not (stack.min() >= 0.0 and stack.max() <= 1.0):
+            i, s, a = (int(x) for x in np.argwhere(~((stack >= 0) & (stack <= 1)))[0])
+            raise OpoError(
+                f"loss candidate {i} at context {context!r}: state {s}, action {a}: the loss is {float(stack[i, s, a])!r}; a number in [0, 1] is needed"
+            )
+        stack.flags.writeable = False
+        return stack, stack.nbytes
+
+    def _gains(self, trajectory: Trajectory) -> Array:
+        predicted = self._answer(trajectory.context)[:, trajectory.states[:-1], trajectory.actions]
+        return np.asarray(np.square(predicted - trajectory.losses).sum(axis=1))
+
+
+class FiniteDynamicsOracle(_FiniteOracle):
+    """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible."""
+
+    def fit(self) -> int:
+        """Index of the candidate of greatest log-likelihood; of equals the lowest."""
+        return int(self.scores.argmax())
+
+    def transitions(self, fit: Hashable, context: Any) -> Any:
+        """Transitions of candidate `fit`."""
+        return self._answer(context)[fit]
+
+    def _ask(self, context: Any) -> tuple[list[Any], int]:
+        answers = []
+        for i, model in enumerate(self.function_class.models):
+            answer = model(context)
+            if not isinstance(answer, Transitions):
+                answer = list(answer)
+                if len(answer) != self.layout.horizon - 1:
+                    raise OpoError(
+                        f"dynamics candidate {i} at context {context!r} has {len(answer)} arrays: H - 1 = {self.layout.horizon - 1} are needed"
+                    )
+                answer = [
+                    array if sp.issparse(array) else as_real(array, f"dynamics candidate {i} at context {context!r}, layer {h}")
+                    for h, array in enumerate(answer)
+                ]
+            answers.append(answer)
+        size = sum(a.nbytes if isinstance(a, Transitions) else sum(getattr(x, "nbytes", 0) or x.data.nbytes for x in a) for a in answers)
+        return answers, size
+
+    def _gains(self, trajectory: Trajectory) -> Array:
+        answers = self._answer(trajectory.context)
+        states, actions = trajectory.states.tolist(), trajectory.actions.tolist()
+        p = np.array([self._along(i, answer, states, actions, trajectory.context) for i, answer in enumerate(answers)])
+        with np.errstate(divide="ignore"):
+            gains = np.log(p).sum(axis=1)
+        if np.isneginf(self.scores + gains).all():
+            raise self._impossible(trajectory, p)
+        return np.asarray(gains)
+
+    def _along(self, i: int, answer: Any, states: list[int], actions: list[int], context: Any) -> list[float]:
+        """P(s_{h+1} | s_h, a_h) of one candidate for h = 1..H-1."""
+        offsets = self.layout.offsets.tolist()
+        result = []
+        for h in range(self.layout.horizon - 1):
+            s, a, j = states[h] - offsets[h], actions[h], states[h + 1] - offsets[h + 1]
+            try:
+                x = probability(answer, h, s, a, j, self.layout)
+            except (IndexError, TypeError, ValueError) as error:
+                raise OpoError(f"dynamics candidate {i} at context {context!r}, layer {h}: the array has a wrong shape ({error})") from None
+            if not 0.0 <= x <= 1.0 + 1e-6:
+                raise OpoError(
+                    f"dynamics candidate {i} at context {context!r}: layer {h}, state {states[h]}, action {a}: the probability of next state {states[h + 1]} is {x!r}"
+                )
+            result.append(x)
+        return result
+
+    def _impossible(self, trajectory: Trajectory, p: Array) -> OpoError:
+        alive = np.isfinite(self.scores)
+        h = int(np.flatnonzero((p[alive] == 0).any(axis=0))[0])
+        s, a, following = (int(x) for x in (trajectory.states[h], trajectory.actions[h], trajectory.states[h + 1]))
+        return OpoError(
+            f"the dynamics class cannot explain the data: at context {trajectory.context!r} the transition of layer {h} from state {s} under action {a} to state "
+            f"{following} has probability 0 under a candidate that explained all before, and no other is left (the class does not hold the truth)"
+        )
+
+
+def probability(transitions: Any, h: int, local: int, action: int, next_local: int, layout: Layout) -> float:
+    """P(next | state, action) out of layer h, by positions inside the layers, from any form of transitions."""
+    if isinstance(transitions, Transitions):
+        return transitions.probability(h, local, action, next_local)
+    array = transitions[h]
+    if not sp.issparse(array):
+        return float(array[local, action, next_local])
+    csr = array if array.format == "csr" else array.tocsr()
+    row = local * layout.n_actions + action
+    part = slice(csr.indptr[row], csr.indptr[row + 1])
+    return float(csr.data[part][csr.indices[part] == next_local].sum())

@@ -1,0 +1,64 @@
+"""What an oracle is: three methods for losses, three for dynamics."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from ..cmdp import Trajectory
+from ..layers import Layout
+
+__all__ = ["DynamicsOracle", "FunctionClass", "LossOracle"]
+
+Array = npt.NDArray[Any]
+
+
+@runtime_checkable
+class LossOracle(Protocol):
+    """A least-squares oracle (paper, section 2.3).
+
+    It may also have ``check(trajectory)``, which raises what `observe` would raise and changes nothing; agents call it
+    first, so that a bad trajectory is never half-added.
+    """
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Add one episode to the data."""
+        ...
+
+    def fit(self) -> Hashable:
+        """The fit on all data so far. Equal answers mean the same function; earlier fits stay valid."""
+        ...
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """f_c of a fit: mean losses in [0, 1], shape (n_states, A). The same arguments give the same numbers."""
+        ...
+
+
+@runtime_checkable
+class DynamicsOracle(Protocol):
+    """A log-loss oracle (paper, section 2.3); see `LossOracle`."""
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Add one episode to the data."""
+        ...
+
+    def fit(self) -> Hashable:
+        """The fit on all data so far. Equal answers mean the same dynamics; earlier fits stay valid."""
+        ...
+
+    def transitions(self, fit: Hashable, context: Any) -> Any:
+        """P_c of a fit, as `opo_fast.LayeredMDP` takes transitions, or a `Transitions` object."""
+        ...
+
+
+class FunctionClass(Protocol):
+    """A class F or P: makes a fresh oracle for each agent."""
+
+    size: float
+    """Number of functions (of a cover, for a parametric class): |F| or |P| in the theory's parameters."""
+
+    def oracle(self, layout: Layout, action_mask: Array | None) -> Any:
+        """A new oracle without data."""
+        ...

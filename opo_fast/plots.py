@@ -1,0 +1,73 @@
+"""Pictures (extra `plot`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import OpoError
+
+if TYPE_CHECKING:
+    from .simulate import SimulationResult
+
+__all__ = ["COLOURS", "new_axes", "regret_curves", "save_figure"]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which people with any colour vision can tell apart."""
+
+
+def new_axes(width: float = 7.0, height: float = 4.3) -> Any:
+    """Axes of a new figure that no window system needs to know of."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise OpoError("plots need matplotlib: pip install 'opo-fast[plot]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    return axes
+
+
+def save_figure(axes: Any, path: str | os.PathLike[str]) -> None:
+    """Write the figure of `axes` to `path`."""
+    axes.figure.savefig(path, dpi=150)
+
+
+def regret_curves(
+    results: Mapping[str, Sequence[SimulationResult]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    axes: Any = None,
+    title: str | None = None,
+) -> Any:
+    """Mean cumulative regret of each label over its runs, with the span of the middle 80 % where there are several.
+
+    The dashed line is what the uniform policy would have had in the first label's runs.
+    """
+    axes = new_axes() if axes is None else axes
+    for i, (label, runs) in enumerate(results.items()):
+        length = min(run.episodes for run in runs)
+        curves = np.array([run.cumulative_regret[:length] for run in runs])
+        episodes = np.arange(1, length + 1)
+        colour = COLOURS[i % len(COLOURS)]
+        axes.plot(episodes, curves.mean(axis=0), color=colour, label=label)
+        if len(runs) > 1:
+            low, high = np.quantile(curves, [0.1, 0.9], axis=0)
+            axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
+        if i == 0:
+            uniform = np.mean([np.cumsum((run.uniform_value - run.optimal_value)[:length]) for run in runs], axis=0)
+            axes.plot(episodes, uniform, color="#888888", linestyle="--", label="uniform policy")
+    first = next(iter(results.values()))[0]
+    axes.set_xlabel("episode")
+    axes.set_ylabel("cumulative regret (sum of losses)")
+    axes.set_title(title or first.settings["environment"])
+    axes.legend(frameon=False)
+    if path is not None:
+        save_figure(axes, path)
+    return axes

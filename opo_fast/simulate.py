@@ -1,0 +1,342 @@
+"""The episode loop: an agent in a contextual MDP, with its exact regret."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .cmdp import ContextualMDP, check_trajectory, context_key
+from .errors import OpoError
+from .layers import LayeredMDP, whole
+from .operations import Backend, check_backend, check_policy, evaluate, play, solve
+from .store import LRU
+from .streams import Streams
+
+__all__ = ["Simulation", "SimulationResult", "simulate"]
+
+Array = npt.NDArray[Any]
+
+_COLUMNS = ("value", "optimal_value", "uniform_value", "observed_loss", "saturation", "context_index", "loss_fit", "dynamics_fit")
+_WHOLE = ("context_index", "loss_fit", "dynamics_fit")
+_FORMAT = "opo_fast.SimulationResult"
+
+
+class SimulationResult:
+    """What a run of `simulate` recorded, one entry per episode.
+
+    Attributes
+    ----------
+    value, optimal_value, uniform_value : ndarray, shape (T,)
+        V(s_1) at the episode's context of the policy played, of the optimum and of the uniform policy, exact on the
+        true model.
+    regret, cumulative_regret : ndarray, shape (T,)
+        value - optimal_value, and its running sum (paper, section 2.2).
+    observed_loss : ndarray, shape (T,)
+        Sum of the observed losses.
+    saturation : ndarray, shape (T,)
+        Share of the bonuses at their cap behind the episode's policy; NaN for agents without bonuses.
+    context_index : ndarray of int64, shape (T,)
+        Number of the episode's context in order of first appearance; `contexts` lists them.
+    loss_fit, dynamics_fit : ndarray of int64, shape (T,)
+        The oracles' fits after the episode, for classes that number them; -1 elsewhere.
+    contexts : list
+        The distinct contexts; empty where there are more than 10,000.
+    settings : dict
+        Environment, agent, seed, seconds and whether the run was interrupted.
+    """
+
+    def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any]) -> None:
+        for name in _COLUMNS:
+            setattr(self, name, columns[name])
+        self.contexts, self.settings = contexts, settings
+
+    value: Array
+    optimal_value: Array
+    uniform_value: Array
+    observed_loss: Array
+    saturation: Array
+    context_index: Array
+    loss_fit: Array
+    dynamics_fit: Array
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes that were played."""
+        return self.value.size
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the run early."""
+        return bool(self.settings["interrupted"])
+
+    @property
+    def regret(self) -> Array:
+        """Regret of each episode, shape (T,)."""
+        return self.value - self.optimal_value
+
+    @property
+    def cumulative_regret(self) -> Array:
+        """Running sum of the regret, shape (T,)."""
+        return np.cumsum(self.regret)
+
+    def gap_closed(self, episodes: slice = slice(None)) -> float:
+        """Share of the gap between the uniform policy and the optimum that the played policies close: 1 is optimal."""
+        gap = (self.uniform_value - self.optimal_value)[episodes].sum()
+        return float(1 - self.regret[episodes].sum() / gap) if gap > 0 else float("nan")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to `path` as npz (no pickle). Contexts are kept where JSON can hold them."""
+        try:
+            contexts = json.loads(json.dumps(self.contexts))
+        except TypeError:
+            contexts = [repr(context) for context in self.contexts]
+        meta = json.dumps({"format": _FORMAT, "version": 1, "settings": self.settings, "contexts": contexts})
+        temporary = f"{os.fspath(path)}.part"
+        with open(temporary, "wb") as file:
+            np.savez_compressed(file, meta=np.array(meta), **{name: getattr(self, name) for name in _COLUMNS})
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SimulationResult:
+        """Read a result that `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                meta = json.loads(str(file["meta"]))
+                if meta["format"] != _FORMAT:
+                    raise KeyError(meta["format"])
+                columns = {name: file[name] for name in _COLUMNS}
+        except FileNotFoundError:
+            raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
+        except Exception as error:
+            raise OpoError(f"path: {os.fspath(path)!r} is not a result that SimulationResult.save wrote ({error})") from None
+        return cls(columns, meta["contexts"], meta["settings"])
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:
+        """Cumulative regret over episodes, beside that of the uniform policy.
+
+        Parameters
+        ----------
+        path : path, optional
+            Write the picture there; its ending names the format.
+        axes : matplotlib Axes, optional
+            Draw there instead of in a new figure.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        from .plots import regret_curves
+
+        return regret_curves({self.settings["agent"]: [self]}, path, axes=axes)
+
+    def __repr__(self) -> str:
+        total = float(self.cumulative_regret[-1]) if self.episodes else 0.0
+        return (
+            f"<SimulationResult {self.settings['agent']} on {self.settings['environment']}: {self.episodes} episodes, regret {total:.4g}>"
+        )
+
+
+class _Truth:
+    """The true models' values, computed once per context while they stay in the cache."""
+
+    def __init__(self, cmdp: ContextualMDP, backend: Backend) -> None:
+        self.cmdp, self.backend = cmdp, backend
+        self._values: LRU[tuple[float, float]] = LRU(1 << 24)
+
+    def values(self, key: Any, mdp: LayeredMDP) -> tuple[float, float]:
+        """V(s_1) of the optimum and of the uniform policy."""
+        found = self._values.get(key)
+        if found is None:
+            best = float(solve(mdp, backend=self.backend).v[0])
+            uniform = float(evaluate(mdp, mdp.uniform_policy(), backend=self.backend).v[0])
+            found = (best, uniform)
+            self._values.put(key, found, 256)
+        return found
+
+
+class Simulation:
+    """A run that can be driven episode by episode; `simulate` is the loop around it.
+
+    Parameters
+    ----------
+    As those of `simulate`.
+    """
+
+    def __init__(self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba") -> None:
+        check_backend(backend)
+        for name in ("sample_context", "mdp", "layout"):
+            if not hasattr(cmdp, name):
+                raise OpoError(f"cmdp is a {type(cmdp).__name__} without {name}: a ContextualMDP is needed")
+        for name in ("policy", "observe"):
+            if not hasattr(agent, name):
+                raise OpoError(f"agent is a {type(agent).__name__} without {name}: an Agent is needed")
+        if hasattr(agent, "layout") and agent.layout != cmdp.layout:
+            raise OpoError(f"agent has {agent.layout!r}: the layout of the environment, {cmdp.layout!r}, is needed")
+        self.episodes = whole(episodes, "episodes", least=1)
+        self.cmdp, self.agent, self.backend = cmdp, agent, backend
+        self.streams = Streams(seed, cmdp.layout.horizon)
+        self.episode = 0
+        self.contexts: list[Any] = []
+        self.columns: dict[str, Array] = {
+            name: np.full(self.episodes, -1, np.int64) if name in _WHOLE else np.full(self.episodes, np.nan) for name in _COLUMNS
+        }
+        self._truth = _Truth(cmdp, backend)
+        self._numbers: dict[Any, int] = {}
+        self._ahead: list[Any] = []
+        self._sample_losses: Callable[[Array, Array], Array] | None = getattr(cmdp, "sample_losses", None)
+        self._seconds = 0.0
+
+    def context(self, episode: int) -> Any:
+        """The context of an episode; it depends on the seed and the episode alone."""
+        return self.cmdp.sample_context(self.streams.generator("contexts", episode))
+
+    def _coming(self) -> Any:
+        """The next context; the agent is told of those after it, which do not depend on what it learns."""
+        window = getattr(self.agent, "lookahead", 0)
+        if not self._ahead:
+            count = min(max(1, window), self.episodes - self.episode)
+            self._ahead = [self.context(self.episode + i) for i in range(count)]
+            if window > 1:
+                self.agent.prefetch(self._ahead)
+        return self._ahead.pop(0)
+
+    def step(self) -> None:
+        """Play one episode."""
+        began = time.perf_counter()
+        t, columns = self.episode, self.columns
+        context = self._coming()
+        key = context_key(context)
+        mdp = self.cmdp.mdp(context)
+        policy = check_policy(mdp, self.agent.policy(context))
+        value = float(evaluate(mdp, policy, backend=self.backend).v[0])
+        saturation = float(self.agent.saturation(context)) if hasattr(self.agent, "saturation") else np.nan
+        u_action, u_next, u_loss = (self.streams.uniforms(name, t) for name in ("actions", "transitions", "losses"))
+        trajectory = play(mdp, policy, u_action, u_next, u_loss, context, self._sample_losses, self.backend)
+        if self._sample_losses is not None:
+            check_trajectory(mdp.layout, mdp.action_mask, trajectory)
+        self.agent.observe(trajectory)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._numbers)
+            if len(self._numbers) <= 10_000:
+                self.contexts.append(context)
+        best, uniform = self._truth.values(key, mdp)
+        columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = value, best, uniform
+        columns["observed_loss"][t] = trajectory.losses.sum()
+        columns["saturation"][t] = saturation
+        columns["context_index"][t] = self._numbers[key]
+        fits = getattr(self.agent, "fits", (-1, -1))
+        for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
+            columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
+        self.episode += 1
+        self._seconds += time.perf_counter() - began
+
+    def result(self, *, interrupted: bool = False) -> SimulationResult:
+        """What was recorded so far."""
+        settings = {
+            "environment": str(getattr(self.cmdp, "name", type(self.cmdp).__name__)),
+            "agent": type(self.agent).__name__,
+            "seed": self.streams.seed,
+            "planned_episodes": self.episodes,
+            "interrupted": interrupted,
+            "seconds": self._seconds,
+            "labels": [str(label) for label in getattr(self.cmdp, "labels", ())],
+        }
+        columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
+        contexts = self.contexts if len(self._numbers) <= 10_000 else []
+        return SimulationResult(columns, list(contexts), settings)
+
+
+def simulate(
+    cmdp: ContextualMDP,
+    agent: Any,
+    episodes: int,
+    seed: int = 0,
+    *,
+    progress: bool | None = None,
+    backend: Backend = "numba",
+) -> SimulationResult:
+    """Run `agent` for `episodes` episodes (paper, section 2.2) and record its exact regret.
+
+    Parameters
+    ----------
+    cmdp : ContextualMDP
+    agent : Agent
+    episodes : int
+        T, at least 1.
+    seed : int
+        Keys the streams of contexts, actions, transitions and losses. The same seed gives the same bits, and two agents
+        with the same seed see the same contexts and uniforms. No global random state is touched.
+    progress : bool, optional
+        A bar on standard error. Default: on a terminal, for a run that takes more than two seconds.
+    backend : {"numba", "numpy"}
+        Of the true values and the rollouts; the agent has its own.
+
+    Returns
+    -------
+    SimulationResult
+        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set.
+
+    Raises
+    ------
+    OpoError
+        The agent or the environment does not fit; an error of either names the episode.
+    """
+    run = Simulation(cmdp, agent, episodes, seed, backend=backend)
+    with _bar(run, progress) as shown:
+        try:
+            while run.episode < run.episodes:
+                run.step()
+                shown()
+        except KeyboardInterrupt:
+            return run.result(interrupted=True)
+        except OpoError as error:
+            error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
+            raise
+    return run.result()
+
+
+@contextmanager
+def _bar(run: Simulation, progress: bool | None) -> Iterator[Callable[[], None]]:
+    import sys
+
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        yield lambda: None
+        return
+    began = last = time.perf_counter()
+    bar: Any = None
+
+    def show() -> None:
+        nonlocal bar, last
+        now = time.perf_counter()
+        if bar is None and (progress or now - began > 2.0):
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("regret {task.fields[regret]:.1f}"),
+                TimeRemainingColumn(),
+            )
+            bar = Progress(*columns, console=Console(stderr=True))
+            bar.add_task(type(run.agent).__name__, total=run.episodes, regret=0.0)
+            bar.start()
+        if bar is not None and (now - last > 0.1 or run.episode == run.episodes):
+            last = now
+            done = slice(0, run.episode)
+            regret = float((run.columns["value"][done] - run.columns["optimal_value"][done]).sum())
+            bar.update(bar.task_ids[0], completed=run.episode, regret=regret)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.stop()

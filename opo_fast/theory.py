@@ -1,0 +1,95 @@
+"""Parameters and bounds of the paper's main theorem, and the practical setting."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .layers import Layout, real, whole
+
+__all__ = ["PRACTICAL", "Parameters", "parameters", "regret_bound"]
+
+
+class Practical(NamedTuple):
+    """Factors on the theory's values with which OPO learns at practical numbers of episodes."""
+
+    bonus_scale: float
+    eta_scale: float
+
+
+PRACTICAL = Practical(bonus_scale=2e-6, eta_scale=50.0)
+"""The theory's betas saturate every bonus at any practical T, so that the policy stays uniform. With these factors OPO
+solves a combination lock and ICU-Sepsis. Turn `bonus_scale` down where actions differ by less than about 0.05."""
+
+
+class Parameters(NamedTuple):
+    """Learning rate and exploration parameters of Algorithm 1."""
+
+    eta: float
+    beta_loss: float
+    beta_dynamics: float
+
+
+def _log_term(horizon: int, episodes: int, delta: float, class_size: float) -> float:
+    """L = log(128 T^4 H |F||P| / delta^2)."""
+    return math.log(128.0) + 4 * math.log(episodes) + math.log(horizon) + math.log(class_size) - 2 * math.log(delta)
+
+
+def parameters(
+    layout: Layout,
+    episodes: int,
+    *,
+    loss_class_size: float,
+    dynamics_class_size: float,
+    delta: float = 0.05,
+    bonus_scale: float = 1.0,
+    eta_scale: float = 1.0,
+) -> Parameters:
+    """eta, beta_loss and beta_dynamics of the main theorem (appendix, restatement), times the two scales.
+
+    Parameters
+    ----------
+    layout : Layout
+        Gives H, |S| (states of all layers) and |A|.
+    episodes : int
+        T, at least 1.
+    loss_class_size, dynamics_class_size : float
+        |F| and |P|, at least 1; for a parametric class the size of a cover.
+    delta : float
+        Failure probability in (0, 1).
+    bonus_scale, eta_scale : float
+        Factors on both betas and on eta.
+    """
+    episodes = whole(episodes, "episodes", least=1)
+    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    size = real(loss_class_size, "loss_class_size", least=1.0) * real(dynamics_class_size, "dynamics_class_size", least=1.0)
+    h, log_term = layout.horizon, _log_term(layout.horizon, episodes, delta, size)
+    spread = layout.n_states * layout.n_actions * math.log(episodes + 1)
+    bonus_scale, eta_scale = real(bonus_scale, "bonus_scale"), real(eta_scale, "eta_scale")
+    return Parameters(
+        eta=eta_scale * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * episodes)),
+        beta_loss=bonus_scale * math.sqrt(5184 * episodes * h**7 * log_term / (7 * spread)),
+        beta_dynamics=bonus_scale * math.sqrt(5184 * episodes * h**6 * log_term / (14 * spread)),
+    )
+
+
+def regret_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05) -> float:
+    """Bound on the regret that holds with probability 1 - delta: the last explicit line of the main theorem's proof.
+
+    The constants are those of the proof, plus the Azuma term 2H sqrt(2 T log(8/delta)) of the theorem. Where it exceeds
+    H T, which every policy obeys, it says nothing; at practical T it always does.
+    """
+    p = parameters(layout, episodes, loss_class_size=loss_class_size, dynamics_class_size=dynamics_class_size, delta=delta)
+    h, t = layout.horizon, episodes
+    spread = layout.n_states * layout.n_actions * math.log(t + 1)
+    top = 5184 * t * h**7 * _log_term(h, t, delta, loss_class_size * dynamics_class_size)
+    expected = (
+        top / p.beta_loss
+        + 7 * p.beta_loss * spread
+        + top / p.beta_dynamics
+        + 14 * h * p.beta_dynamics * spread
+        + top / min(p.beta_loss, p.beta_dynamics)
+        + math.sqrt(2 * h**4 * t * math.log(layout.n_actions))
+        + 2 * (h + 1) ** 2
+    )
+    return expected + 2 * h * math.sqrt(2 * t * math.log(8 / delta))
