@@ -1,0 +1,30 @@
+"""What every test file shares: one profile of hypothesis, and settings of the process that are put back after each test."""
+
+from __future__ import annotations
+
+import pathlib
+
+import hypothesis
+import pytest
+
+import opo_fast as of
+
+hypothesis.settings.register_profile("suite", deadline=None, max_examples=40, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("suite")
+
+SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture
+def set_threads():
+    """`opo_fast.set_threads`, undone after the test."""
+    yield of.set_threads
+    of.set_threads(None)
+
+
+@pytest.fixture
+def shared():
+    """The folder of published cases beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip(f"the published cases are not beside the repository ({SHARED})")
+    return SHARED
