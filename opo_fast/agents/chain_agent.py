@@ -154,6 +154,7 @@ def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: st
     missing = [method for method in methods if not callable(getattr(oracle, method, None))]
     if missing:
         raise OpoError(
-            f"{name} is a {type(source).__name__}: a function class with oracle(...), or an oracle with {', '.join(methods)}, is needed (missing: {', '.join(missing)})"
+            f"{name} is a {type(source).__name__}: a function class with oracle(...), or an oracle with {', '.join(methods)}, is needed "
+            f"(missing: {', '.join(missing)})"
         )
     return oracle

@@ -129,13 +129,15 @@ class FiniteLossOracle(_FiniteOracle):
             array = as_real(model(context), f"loss candidate {i} at context {context!r}")
             if array.shape != self.layout.shape:
                 raise OpoError(
-                    f"loss candidate {i} at context {context!r} has shape {array.shape}: (n_states, n_actions) = {self.layout.shape} is needed"
+                    f"loss candidate {i} at context {context!r} has shape {array.shape}: "
+                    f"(n_states, n_actions) = {self.layout.shape} is needed"
                 )
             stack[i] = array
         if not (stack.min() >= 0.0 and stack.max() <= 1.0):
             i, s, a = (int(x) for x in np.argwhere(~((stack >= 0) & (stack <= 1)))[0])
             raise OpoError(
-                f"loss candidate {i} at context {context!r}: state {s}, action {a}: the loss is {float(stack[i, s, a])!r}; a number in [0, 1] is needed"
+                f"loss candidate {i} at context {context!r}: state {s}, action {a}: the loss is {float(stack[i, s, a])!r}; "
+                "a number in [0, 1] is needed"
             )
         stack.flags.writeable = False
         return stack, stack.nbytes
@@ -164,7 +166,8 @@ class FiniteDynamicsOracle(_FiniteOracle):
                 answer = list(answer)
                 if len(answer) != self.layout.horizon - 1:
                     raise OpoError(
-                        f"dynamics candidate {i} at context {context!r} has {len(answer)} arrays: H - 1 = {self.layout.horizon - 1} are needed"
+                        f"dynamics candidate {i} at context {context!r} has {len(answer)} arrays: "
+                        f"H - 1 = {self.layout.horizon - 1} are needed"
                     )
                 answer = [
                     array if sp.issparse(array) else as_real(array, f"dynamics candidate {i} at context {context!r}, layer {h}")
@@ -196,7 +199,8 @@ class FiniteDynamicsOracle(_FiniteOracle):
                 raise OpoError(f"dynamics candidate {i} at context {context!r}, layer {h}: the array has a wrong shape ({error})") from None
             if not 0.0 <= x <= 1.0 + 1e-6:
                 raise OpoError(
-                    f"dynamics candidate {i} at context {context!r}: layer {h}, state {states[h]}, action {a}: the probability of next state {states[h + 1]} is {x!r}"
+                    f"dynamics candidate {i} at context {context!r}: layer {h}, state {states[h]}, action {a}: "
+                    f"the probability of next state {states[h + 1]} is {x!r}; a number in [0, 1] is needed"
                 )
             result.append(x)
         return result
@@ -206,8 +210,9 @@ class FiniteDynamicsOracle(_FiniteOracle):
         h = int(np.flatnonzero((p[alive] == 0).any(axis=0))[0])
         s, a, following = (int(x) for x in (trajectory.states[h], trajectory.actions[h], trajectory.states[h + 1]))
         return OpoError(
-            f"the dynamics class cannot explain the data: at context {trajectory.context!r} the transition of layer {h} from state {s} under action {a} to state "
-            f"{following} has probability 0 under a candidate that explained all before, and no other is left (the class does not hold the truth)"
+            f"the dynamics class cannot explain the data: at context {trajectory.context!r} the transition of layer {h} from state {s} "
+            f"under action {a} to state {following} has probability 0 under a candidate that explained all before, and no other is left "
+            "(the class does not hold the truth)"
         )
 
 
