@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def random_transitions(
 ) -> list[Any]:
     """Transitions as `LayeredMDP` takes them."""
     blocks = []
-    for n, n_next in zip(sizes[:-1], sizes[1:], strict=True):
+    for n, n_next in itertools.pairwise(sizes):
         rows = random_rows(rng, n * n_actions, n_next, density)
         blocks.append(sp.csr_array(rows) if sparse else rows.reshape(n, n_actions, n_next))
     return blocks
