@@ -1,0 +1,326 @@
+"""The operations on one model: kernels against the reference, closed forms, long horizons, sampling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import FORMS, models_with_policy, random_model, random_policy, seeded
+
+import opo_fast as of
+from opo_fast import layers
+
+CLOSE = {"rtol": 0, "atol": 1e-12}
+BACKENDS = ("numba", "numpy")
+
+
+def assert_same_operations(mdp, policy):
+    np.testing.assert_allclose(of.occupancy(mdp, policy), of.occupancy(mdp, policy, backend="numpy"), **CLOSE)
+    mine, other = of.evaluate(mdp, policy), of.evaluate(mdp, policy, backend="numpy")
+    np.testing.assert_allclose(mine.q, other.q, **CLOSE)
+    np.testing.assert_allclose(mine.v, other.v, **CLOSE)
+    mine, other = of.solve(mdp), of.solve(mdp, backend="numpy")
+    np.testing.assert_allclose(mine.q, other.q, **CLOSE)
+    np.testing.assert_allclose(mine.v, other.v, **CLOSE)
+
+
+# -- kernels and reference ---------------------------------------------------------------------------------------------
+
+
+@given(models_with_policy())
+def test_kernels_equal_the_reference(case):
+    assert_same_operations(*case)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_optimal_policies_agree(form):
+    rng = np.random.default_rng(5)
+    mdp = random_model(rng, [1, 7, 7, 7], 4, form, masked=True)
+    np.testing.assert_array_equal(of.solve(mdp).policy, of.solve(mdp, backend="numpy").policy)
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_large_form_equals_the_reference_and_one_thread(monkeypatch, set_threads, form, threads):
+    """The forms with several threads inside a layer, which shape alone selects, on a shape small enough for a test."""
+    rng = np.random.default_rng(11)
+    small = random_model(rng, [1, 30, 41, 7], 3, form, masked=True, density=0.5)
+    policy = random_policy(rng, small)
+    assert not small.transitions.parallel
+    monkeypatch.setattr(layers, "_LARGE", {0: 8, 1: 8})
+    large = of.LayeredMDP(small.layout, small.losses, small.transitions.arrays(), small.action_mask)
+    assert large.transitions.parallel
+    set_threads(threads)
+    assert_same_operations(large, policy)
+    occupancy = of.occupancy(large, policy)
+    set_threads(1)
+    assert of.occupancy(large, policy).tobytes() == occupancy.tobytes()
+    assert of.evaluate(large, policy).v.tobytes() == of.evaluate(small, policy).v.tobytes()
+
+
+def test_forms_of_one_model_agree():
+    rng = np.random.default_rng(3)
+    P = rng.dirichlet(np.ones(6), size=(6, 3))
+    losses, start = rng.random((6, 3)), rng.dirichlet(np.ones(6))
+    stationary = of.LayeredMDP.stationary(P, losses, 4, start)
+    sparse = of.LayeredMDP.stationary(sp.csr_array(P.reshape(18, 6)), losses, 4, start)
+    layout = of.Layout([1, 6, 6, 6, 6], 3)
+    first = np.broadcast_to(start, (1, 3, 6))
+    layered = of.LayeredMDP(layout, np.vstack([np.zeros((1, 3))] + [losses] * 4), [first, P.copy(), P.copy(), P.copy()])
+    assert stationary.transitions.nbytes < layered.transitions.nbytes
+    policy = random_policy(rng, layered)
+    for other in (sparse, layered):
+        np.testing.assert_allclose(of.occupancy(other, policy), of.occupancy(stationary, policy), **CLOSE)
+        np.testing.assert_allclose(of.evaluate(other, policy).q, of.evaluate(stationary, policy).q, **CLOSE)
+        np.testing.assert_allclose(of.solve(other).v, of.solve(stationary).v, **CLOSE)
+
+
+def test_float32_storage_stays_within_its_documented_error():
+    rng = np.random.default_rng(4)
+    for form in FORMS:
+        rng2 = np.random.default_rng(rng.integers(2**32))
+        state = rng2.bit_generator.state
+        full = random_model(rng2, [1, 9, 9, 9, 9], 4, form)
+        rng2.bit_generator.state = state
+        single = random_model(rng2, [1, 9, 9, 9, 9], 4, form, dtype=np.float32)
+        assert single.transitions.data.dtype == np.float32
+        policy = random_policy(rng, full)
+        assert np.abs(of.evaluate(full, policy).v - of.evaluate(single, policy).v).max() < 6e-8 * full.layout.horizon**2
+        assert_same_operations(single, policy)
+
+
+@given(st.data())
+def test_bonus_and_weights_equal_the_reference(data):
+    rng = seeded(data.draw)
+    shape = data.draw(st.sampled_from([(1, 1), (3, 2), (8, 5), (2, 17)]))
+    visits = rng.exponential(size=shape) * 10.0 ** data.draw(st.integers(-3, 6))
+    beta = 10.0 ** data.draw(st.integers(-6, 6))
+    np.testing.assert_allclose(of.bonus(visits, beta), of.bonus(visits, beta, backend="numpy"), rtol=1e-15)
+    policy, q = rng.dirichlet(np.ones(shape[1]), size=shape[0]), 5 * rng.random(shape)
+    eta = 10.0 ** data.draw(st.integers(-3, 4))
+    mine, other = of.exponential_weights(policy, q, eta), of.exponential_weights(policy, q, eta, backend="numpy")
+    np.testing.assert_allclose(mine, other, **CLOSE)
+
+
+@given(models_with_policy())
+def test_rollouts_of_both_backends_are_the_same_episode(case):
+    mdp, policy = case
+    one = of.rollout(mdp, policy, np.random.default_rng(8), context="c")
+    two = of.rollout(mdp, policy, np.random.default_rng(8), context="c", backend="numpy")
+    assert one.context == "c"
+    assert one.states.tolist() == two.states.tolist()
+    assert one.actions.tolist() == two.actions.tolist()
+    assert one.losses.tolist() == two.losses.tolist()
+
+
+# -- closed forms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hand_computed_model(backend):
+    """Two layers, two actions: action 0 goes to state 1 or 2 with 1/4 and 3/4, action 1 to state 2."""
+    layout = of.Layout([1, 2], 2)
+    mdp = of.LayeredMDP(layout, [[0.5, 0.0], [0.25, 1.0], [0.5, 0.75]], [[[[0.25, 0.75], [0.0, 1.0]]]])
+    policy = [[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]]
+    q = [[0.5, 0.5], [0.125, 0.0], [0.4375, 0.4375]]
+    np.testing.assert_array_equal(of.occupancy(mdp, policy, backend=backend), q)
+    value = of.evaluate(mdp, policy, backend=backend)
+    np.testing.assert_array_equal(value.v, [0.828125, 0.25, 0.625])
+    np.testing.assert_array_equal(value.q, [[1.03125, 0.625], [0.25, 1.0], [0.5, 0.75]])
+    best = of.solve(mdp, backend=backend)
+    np.testing.assert_array_equal(best.v, [0.5, 0.25, 0.5])
+    np.testing.assert_array_equal(best.policy, [[0, 1], [1, 0], [1, 0]])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lowest_action_wins_ties(backend):
+    mdp = of.LayeredMDP(of.Layout([1], 4), [[0.5, 0.25, 0.25, 0.25]], [], [[True, False, True, True]])
+    assert of.solve(mdp, backend=backend).policy.tolist() == [[0, 0, 1, 0]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_layer_one_action_one_state(backend):
+    mdp = of.LayeredMDP(of.Layout([1], 1), [[0.75]], [])
+    assert of.occupancy(mdp, [[1.0]], backend=backend).tolist() == [[1.0]]
+    assert of.evaluate(mdp, [[1.0]], backend=backend).v.tolist() == [0.75]
+    assert of.solve(mdp, backend=backend).q.tolist() == [[0.75]]
+    assert of.policy_chain([mdp] * 3, eta=1, beta_loss=1, beta_dynamics=1, backend=backend).tolist() == [[1.0]]
+    assert of.rollout(mdp, [[1.0]], np.random.default_rng(0), backend=backend).states.tolist() == [0, 1]
+    assert of.LayeredMDP.stationary([[[1.0]]], [[0.75]], 1).layout.layer_sizes == (1,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bonus_is_the_papers_formula(backend):
+    # min{1, (beta/2) / (1 + N)}: unvisited pairs have min{1, beta/2}, and nothing is divided by 0.
+    np.testing.assert_array_equal(of.bonus([0.0, 1.0, 3.0, 1e300], 4.0, backend=backend), [1.0, 1.0, 0.5, 2e-300])
+    np.testing.assert_array_equal(of.bonus([[0.0], [1.0]], 1.0, backend=backend), [[0.5], [0.25]])
+    assert of.bonus(np.zeros((0, 3)), 1.0, backend=backend).shape == (0, 3)
+    single = of.bonus(3, 2.0, backend=backend)
+    assert (single.shape, float(single)) == ((), 0.25)
+
+
+# -- exponential weights -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n_actions", range(1, 26))
+def test_equal_q_keeps_uniform_bitwise(backend, n_actions):
+    policy = np.full((3, n_actions), 1.0 / n_actions)
+    for level in (0.0, 0.1, 7.3, 1e6):
+        assert (of.exponential_weights(policy, np.full(policy.shape, level), 0.37, backend=backend) == policy).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("gap", [1e3, 1e4, 1e5, 1e6, 1e300])
+def test_wide_gaps_give_exactly_0_and_1(backend, gap):
+    q = np.array([[0.0, gap, gap], [gap, 0.0, gap]])
+    for eta in (1.0, 1e8):
+        assert of.exponential_weights(np.full((2, 3), 1 / 3), q, eta, backend=backend).tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_q_near_the_largest_number_gives_no_nan(backend):
+    q = np.array([[1.7e308, 1.6e308], [-1.7e308, 1.7e308]])
+    assert of.exponential_weights(np.full((2, 2), 0.5), q, 1e10, backend=backend).tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_follow_the_exponential(backend):
+    gaps = np.array([0.0, 1e-9, 0.3, 5.0, 100.0, 650.0])
+    weights = of.exponential_weights(np.full((1, 6), 1 / 6), gaps[None], 1.0, backend=backend)[0]
+    total = math.fsum(math.exp(-gap) for gap in gaps)
+    np.testing.assert_allclose(weights, [math.exp(-gap) / total for gap in gaps], rtol=1e-13)
+    assert abs(weights.sum() - 1) <= 1e-15
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_action_of_probability_0_keeps_it(backend):
+    policy = of.exponential_weights([[0.0, 0.5, 0.5]], [[-1e300, 1.0, 1.0]], 1.0, backend=backend)
+    assert policy.tolist() == [[0.0, 0.5, 0.5]]
+
+
+# -- long horizons -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_thousand_steps(form, backend):
+    """State 0 is left with probability 0.9: its occupancy 0.1^(h-1) runs through 1e-300 to nothing."""
+    horizon = 2000
+    P = np.array([[[0.1, 0.9], [0.1, 0.9]], [[0.0, 1.0], [0.0, 1.0]]])
+    losses = [[1.0, 1.0], [0.0, 0.0]]
+    mdp = of.LayeredMDP.stationary(P if form == "dense" else sp.csr_array(P.reshape(4, 2)), losses, horizon)
+    policy = mdp.uniform_policy()
+    q = of.occupancy(mdp, policy, backend=backend)
+    assert np.isfinite(q).all()
+    sums = np.add.reduceat(q.sum(axis=1), mdp.layout.offsets[:-1])
+    np.testing.assert_allclose(sums, 1.0, rtol=0, atol=1e-12)
+    reach = q[1::2].sum(axis=1)
+    np.testing.assert_allclose(reach[:270], 0.1 ** np.arange(1, 271), rtol=1e-12)
+    assert (reach[330:] == 0).all()
+    assert (q * mdp.losses).sum() == pytest.approx(1 / 0.9, abs=1e-12)
+    assert of.evaluate(mdp, policy, backend=backend).v[0] == pytest.approx(1 / 0.9, abs=1e-12)
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_chain_over_two_thousand_steps(form):
+    rng = np.random.default_rng(2)
+    P = np.array([[[0.1, 0.9], [0.02, 0.98]], [[1e-3, 0.999], [0.0, 1.0]]])
+    P = P if form == "dense" else sp.csr_array(P.reshape(4, 2))
+    base = of.LayeredMDP.stationary(P, rng.random((2, 2)), 2000)
+    settings = {"eta": 0.5, "beta_loss": 1e-3, "beta_dynamics": 1e-7}
+    history = [base, base, base.with_losses(1 - base.losses), base]
+    policy = of.policy_chain(history, **settings)
+    assert np.isfinite(policy).all()
+    np.testing.assert_allclose(policy.sum(axis=1), 1.0, rtol=0, atol=1e-15)
+    # Q reaches 2000 here, of which rounding may take 1e-12.
+    np.testing.assert_allclose(policy, of.policy_chain(history, backend="numpy", **settings), rtol=0, atol=1e-10)
+
+
+# -- sampling ----------------------------------------------------------------------------------------------------------
+
+
+class Uniforms(np.random.Generator):
+    """A generator that returns given uniforms."""
+
+    def __new__(cls, values):
+        return super().__new__(cls, np.random.PCG64(0))
+
+    def __init__(self, values):
+        super().__init__(np.random.PCG64(0))
+        self.values = np.array(values, float)
+
+    def random(self, size=None, *args, **kwargs):
+        return np.broadcast_to(self.values[:, None], size).copy()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("u", [0.0, 1e-300, 0.5, 1 - 2**-53])
+def test_sampler_never_returns_probability_0(backend, form, u):
+    """Rows of tiny entries, of leading and trailing zeros, and of a sum below 1; uniforms up to the last below 1."""
+    rows = np.zeros((3, 1, 6))
+    rows[0, 0, 1:5] = [1e-18, 0.3, 0.7, 1e-18]
+    rows[1, 0, 2:4] = [0.4, 0.6 - 5e-9]
+    rows[2, 0, 1] = 1.0
+    layout = of.Layout([1, 3, 6], 1)
+    first = np.array([[[0.5, 0.3, 0.2]]])
+    blocks = [first, rows] if form == "dense" else [sp.csr_array(first[0]), sp.csr_array(rows[:, 0])]
+    mdp = of.LayeredMDP(layout, np.zeros(layout.shape), blocks)
+    states = of.rollout(mdp, np.ones(layout.shape), Uniforms([u, u, u]), backend=backend).states
+    assert rows[states[1] - 1, 0, states[2] - 4] > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sampler_never_plays_an_action_of_probability_0(backend):
+    mdp = of.LayeredMDP(of.Layout([1], 4), np.zeros((1, 4)), [])
+    policy = [[0.0, 0.5, 0.5 - 5e-9, 0.0]]
+    assert of.rollout(mdp, policy, Uniforms([0.0, 0, 0]), backend=backend).actions.tolist() == [1]
+    assert of.rollout(mdp, policy, Uniforms([1 - 2**-53, 0, 0]), backend=backend).actions.tolist() == [2]
+
+
+def test_frequencies_of_rollouts_are_the_occupancy():
+    rng = np.random.default_rng(6)
+    mdp = random_model(rng, [1, 3, 4], 2, "csr", masked=True)
+    policy = random_policy(rng, mdp)
+    n = 4000
+    counts, losses = np.zeros(mdp.layout.shape), 0.0
+    for _ in range(n):
+        episode = of.rollout(mdp, policy, rng)
+        np.add.at(counts, (episode.states[:-1], episode.actions), 1)
+        losses += episode.losses.sum()
+    q = of.occupancy(mdp, policy)
+    assert (counts[q == 0] == 0).all()
+    # Five standard deviations of a binomial count.
+    assert (np.abs(counts - n * q) <= 5 * np.sqrt(n * q * (1 - q)) + 1e-9).all()
+    assert abs(losses / n - of.evaluate(mdp, policy).v[0]) < 5 * math.sqrt(3 / n)
+
+
+def test_rollout_draws_only_from_its_generator():
+    rng = np.random.default_rng(1)
+    mdp = random_model(rng, [1, 4, 4], 3)
+    policy = mdp.uniform_policy()
+    before = np.random.get_state(legacy=False)["state"]["key"].tobytes()  # noqa: NPY002
+    one, two = np.random.default_rng(9), np.random.default_rng(9)
+    alone = [of.rollout(mdp, policy, one).states.tolist() for _ in range(5)]
+    interleaved = []
+    for _ in range(5):
+        interleaved.append(of.rollout(mdp, policy, two).states.tolist())
+        of.rollout(mdp, policy, rng)
+    assert alone == interleaved
+    assert np.random.get_state(legacy=False)["state"]["key"].tobytes() == before  # noqa: NPY002
+
+
+def test_losses_are_bernoulli_or_as_asked():
+    mdp = of.LayeredMDP(of.Layout([1, 1, 1], 1), [[0.0], [1.0], [0.25]], [[[[1.0]]], [[[1.0]]]])
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        losses = of.rollout(mdp, np.ones((3, 1)), rng).losses
+        assert losses[:2].tolist() == [0, 1]
+        assert losses[2] in (0, 1)
+    exact = of.rollout(mdp, np.ones((3, 1)), rng, sample_losses=lambda means, uniforms: means)
+    assert exact.losses.tolist() == [0, 1, 0.25]
