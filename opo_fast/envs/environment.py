@@ -9,19 +9,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..cmdp import FiniteContexts
+from ..cmdp import context_key
 from ..errors import OpoError
-from ..layers import LayeredMDP
+from ..layers import LayeredMDP, Layout, as_mask, as_real, real, whole
+from ..oracles.finite import FiniteDynamicsClass, FiniteLossClass
+from ..store import LRU
 from .rewards import RewardMap
 
-__all__ = ["Environment", "PerContext"]
+__all__ = ["Environment", "Noise", "PerContext"]
 
 Array = npt.NDArray[Any]
 Model = Callable[[Any], Any]
 
+STORE = 1 << 28
+"""Bytes of true models that an environment of endless contexts keeps."""
+
 
 class PerContext:
-    """A candidate model of contexts 0..n-1: a prebuilt object (losses or `Transitions`) for each.
+    """A candidate model of finitely many contexts: a prebuilt object (losses or `Transitions`) for each.
 
     Parameters
     ----------
@@ -29,91 +34,156 @@ class PerContext:
         One per context; handed out as they are, so that one dynamics keeps its identity.
     name : str
         What the candidate assumes.
+    contexts : sequence, optional
+        The contexts. Default: 0..n-1.
     """
 
-    def __init__(self, objects: Sequence[Any], name: str) -> None:
+    def __init__(self, objects: Sequence[Any], name: str, contexts: Sequence[Any] | None = None) -> None:
         self.objects, self.name = tuple(objects), name
+        self._index = _indices(contexts if contexts is not None else range(len(self.objects)))
 
     def __call__(self, context: Any) -> Any:
-        if isinstance(context, (int, np.integer)) and 0 <= context < len(self.objects):
-            return self.objects[int(context)]
-        raise OpoError(f"context is {context!r}: a whole number from 0 to {len(self.objects) - 1} is needed")
+        return self.objects[_find(self._index, context)]
 
     def __repr__(self) -> str:
         return f"<{self.name}, {len(self.objects)} contexts>"
 
 
-class Environment(FiniteContexts):
-    """A contextual MDP with finitely many contexts, and realizable model classes for it.
+class Noise:
+    """Observed losses that are uniform within `width` of their mean, and within [0, 1].
 
     Parameters
     ----------
-    mdps, probabilities, labels, name
-        As in `opo_fast.FiniteContexts`.
-    loss_models, dynamics_models : sequence of callables, optional
-        The candidates ``model(context)`` of the loss and the dynamics class; the truth is among them. Default: the truth
-        alone.
+    width : float
+        Half the width, in [0, 1]; near 0 and 1 it shrinks, so that the mean is exact. 0: the mean itself.
+    """
+
+    def __init__(self, width: float) -> None:
+        self.width = real(width, "noise", most=1.0)
+
+    def __call__(self, means: Array, uniforms: Array) -> Array:
+        half = np.minimum(self.width, np.minimum(means, 1.0 - means))
+        return np.asarray(np.clip(means + half * (2.0 * uniforms - 1.0), 0.0, 1.0))
+
+
+class Environment:
+    """A contextual MDP whose truth is a pair of candidates of its own model classes, so both are realizable.
+
+    Parameters
+    ----------
+    layout : Layout
+    loss_models, dynamics_models : sequence of callables
+        The candidates ``model(context)`` of the two classes.
+    true_loss, true_dynamics : int
+        Which candidates are the truth. Nothing that learns may look at them.
+    contexts : sequence or callable
+        The contexts, each hashable or an array; or ``contexts(rng)``, which draws one.
+    probabilities : array_like, optional
+        Of a sequence of contexts; uniform where absent.
+    labels : sequence of str, optional
+        What each context means, for tables and plots.
+    action_mask : array_like of bool, shape (n_states, A), optional
+        Allowed pairs, the same in every context.
     reward_map : RewardMap, optional
         Turns losses back into the user's reward.
     steps : int, optional
-        Steps that are played in the source's own terms; the horizon, less an added start layer. Default: the horizon.
-    source : str
-        Where the numbers come from.
+        Steps that are played in the source's own terms: the horizon, less an added start layer. Default: the horizon.
+    noise : Noise, optional
+        Of the observed losses. Default: Bernoulli.
+    name, source : str
+        For tables; where the numbers come from.
 
     Attributes
     ----------
     loss_class : FiniteLossClass
     dynamics_class : FiniteDynamicsClass
-    action_mask : ndarray of bool, shape (n_states, A), or None
-    true_loss, true_dynamics : int
-        Which candidates are the truth. Nothing that learns may look at them.
+    contexts : tuple, or None where they are endless
     """
 
     def __init__(
         self,
-        mdps: Sequence[LayeredMDP],
-        probabilities: npt.ArrayLike | None = None,
-        labels: Sequence[str] | None = None,
-        name: str = "environment",
+        layout: Layout,
+        loss_models: Sequence[Model],
+        dynamics_models: Sequence[Model],
         *,
-        loss_models: Sequence[Model] | None = None,
-        dynamics_models: Sequence[Model] | None = None,
         true_loss: int = 0,
         true_dynamics: int = 0,
+        contexts: Sequence[Any] | Callable[[np.random.Generator], Any],
+        probabilities: npt.ArrayLike | None = None,
+        labels: Sequence[str] | None = None,
+        action_mask: npt.ArrayLike | None = None,
         reward_map: RewardMap | None = None,
         steps: int | None = None,
+        noise: Noise | None = None,
+        name: str = "environment",
         source: str = "",
     ) -> None:
-        super().__init__(mdps, probabilities, labels, name)
-        first = self.mdps[0].action_mask
-        for c, mdp in enumerate(self.mdps):
-            mask = mdp.action_mask
-            if mask is not first and (mask is None or first is None or not np.array_equal(mask, first)):
-                raise OpoError(f"mdps[{c}] has another action_mask than mdps[0]: the allowed actions may not depend on the context")
-        self.loss_models = tuple(loss_models or [PerContext([mdp.losses for mdp in self.mdps], "truth")])
-        self.dynamics_models = tuple(dynamics_models or [PerContext([mdp.transitions for mdp in self.mdps], "truth")])
-        self.true_loss, self.true_dynamics = true_loss, true_dynamics
-        self.reward_map, self.source = reward_map, source
-        self.steps = self.layout.horizon if steps is None else steps
+        self.layout, self.name, self.source = layout, name, source
+        self.loss_models, self.dynamics_models = tuple(loss_models), tuple(dynamics_models)
+        self.true_loss = whole(true_loss, "true_loss", least=0, most=len(self.loss_models) - 1)
+        self.true_dynamics = whole(true_dynamics, "true_dynamics", least=0, most=len(self.dynamics_models) - 1)
+        self.action_mask = as_mask(layout, action_mask)
+        self.reward_map, self.steps = reward_map, layout.horizon if steps is None else whole(steps, "steps", least=1)
+        if noise is not None:
+            self.sample_losses = noise
+        self._mdps: LRU[LayeredMDP] = LRU(STORE)
+        self._draw = contexts if callable(contexts) else None
+        self.contexts = None if callable(contexts) else tuple(contexts)
+        self.labels: tuple[str, ...] = ()
+        self.probabilities: Array | None = None
+        if self.contexts is None:
+            return
+        n = len(self.contexts)
+        if not n:
+            raise OpoError("contexts: at least one context is needed, got none")
+        self._index = _indices(self.contexts)
+        p = np.full(n, 1 / n) if probabilities is None else as_real(probabilities, "probabilities").astype(np.float64)
+        if p.shape != (n,) or not (np.isfinite(p) & (p >= 0)).all() or abs(p.sum() - 1) > 1e-8:
+            raise OpoError(f"probabilities are {p.tolist()}: {n} numbers of at least 0 that sum to 1 are needed")
+        self.probabilities = p
+        self._cumulative, self._last = np.cumsum(p), int(np.flatnonzero(p)[-1])
+        self.labels = tuple(f"context {c}" for c in range(n)) if labels is None else tuple(map(str, labels))
+        if len(self.labels) != n:
+            raise OpoError(f"labels has {len(self.labels)} entries: one for each of the {n} contexts is needed")
+
+    def sample_context(self, rng: np.random.Generator) -> Any:
+        """Draw a context; finite ones from one uniform."""
+        if self.contexts is None:
+            assert self._draw is not None
+            return self._draw(rng)
+        return self.contexts[min(int(np.searchsorted(self._cumulative, rng.random(), side="right")), self._last)]
+
+    def mdp(self, context: Any) -> LayeredMDP:
+        """The true model of a context."""
+        if self.contexts is not None:
+            _find(self._index, context)
+        key = context_key(context)
+        found = self._mdps.get(key)
+        if found is None:
+            losses = self.loss_models[self.true_loss](context)
+            dynamics = self.dynamics_models[self.true_dynamics](context)
+            found = LayeredMDP(self.layout, losses, dynamics, action_mask=self.action_mask)
+            self._mdps.put(key, found, found.losses.nbytes + found.transitions.nbytes)
+        return found
 
     @property
-    def action_mask(self) -> Array | None:
-        """Allowed pairs (n_states, A) of every context, or None where all are."""
-        return self.mdps[0].action_mask
+    def mdps(self) -> tuple[LayeredMDP, ...]:
+        """The true models of finitely many contexts, in their order."""
+        return tuple(self.mdp(context) for context in self.contexts or ())
 
     @cached_property
-    def loss_class(self) -> Any:
-        """The loss candidates as a `FiniteLossClass`."""
-        from ..oracles.finite import FiniteLossClass
-
+    def loss_class(self) -> FiniteLossClass:
+        """The loss candidates as a function class."""
         return FiniteLossClass(self.loss_models, names=[_name(model, i) for i, model in enumerate(self.loss_models)])
 
     @cached_property
-    def dynamics_class(self) -> Any:
-        """The dynamics candidates as a `FiniteDynamicsClass`."""
-        from ..oracles.finite import FiniteDynamicsClass
-
+    def dynamics_class(self) -> FiniteDynamicsClass:
+        """The dynamics candidates as a function class."""
         return FiniteDynamicsClass(self.dynamics_models, names=[_name(model, i) for i, model in enumerate(self.dynamics_models)])
+
+    def label(self, context: Any) -> str:
+        """What a context means."""
+        return str(context) if self.contexts is None else self.labels[_find(self._index, context)]
 
     def reward_value(self, loss_value: npt.ArrayLike) -> Array:
         """A value (sum of losses of an episode) in the user's own reward; the value itself where there is no reward."""
@@ -121,8 +191,21 @@ class Environment(FiniteContexts):
         return value if self.reward_map is None else self.reward_map.value(value, self.steps)
 
     def __repr__(self) -> str:
-        return f"<Environment {self.name!r}: {len(self.mdps)} contexts, {self.layout!r}>"
+        count = "endless" if self.contexts is None else str(len(self.contexts))
+        return f"<Environment {self.name!r}: {count} contexts, {self.layout!r}>"
 
 
 def _name(model: Model, i: int) -> str:
     return str(getattr(model, "name", f"candidate {i}"))
+
+
+def _indices(contexts: Any) -> dict[Any, int]:
+    return {context_key(context): i for i, context in enumerate(contexts)}
+
+
+def _find(index: dict[Any, int], context: Any) -> int:
+    found = index.get(context_key(context))
+    if found is None:
+        known = f"one of the {len(index)} contexts" if len(index) > 12 else f"one of {list(index)}"
+        raise OpoError(f"context is {context!r}: {known} is needed")
+    return found

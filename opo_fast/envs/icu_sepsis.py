@@ -19,7 +19,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ..errors import OpoError
-from ..layers import LayeredMDP, Layout, Transitions, real, whole
+from ..layers import Layout, Transitions, real, whole
 from .environment import Environment, PerContext
 from .rewards import RewardMap
 
@@ -170,18 +170,19 @@ def icu_sepsis(
     losses = [PerContext([_losses(block, loss, horizon)] * len(starts), name) for name, block in named]
     never = PerContext([_constant(horizon, float(loss != "death"))] * len(starts), "nobody dies" if loss == "death" else "nobody survives")
     losses[0] = never
-    mdps = [LayeredMDP(layout, losses[truth](c), dynamics[truth](c)) for c in range(len(starts))]
     return Environment(
-        mdps,
-        weights,
-        labels,
-        "icu-sepsis",
-        loss_models=losses,
-        dynamics_models=dynamics,
+        layout,
+        losses,
+        dynamics,
         true_loss=truth,
         true_dynamics=truth,
+        contexts=range(len(starts)),
+        probabilities=weights,
+        labels=labels,
+        action_mask=mask,
         reward_map=None if loss == "death" else RewardMap(0.0, 1.0),
         steps=horizon,
+        name="icu-sepsis",
         source=SOURCE,
     )
 
