@@ -111,6 +111,8 @@ class _Chain:
     engine: ChainEngine
     contexts: list[Any]
     steps: int = 0
+    planned: int = 0
+    """Steps that were run, all contexts together."""
     visits: dict[Hashable, _Visits] = field(default_factory=dict)
     lanes = 1
 
@@ -153,6 +155,7 @@ class _Chain:
                 continue
             self._run(self._model(fit), self._losses(loss_fit), entry.counts, length)
             self.steps += length
+            self.planned += length * len(self.contexts)
             entry.counted = self.steps - 1
             self.last = entry.counts
         self._forget(history, n)
@@ -391,6 +394,11 @@ class ChainEngine:
     memory : int
         Byte budget of the chains kept for contexts that return, least recently used first to go. Half of it is the
         most that the stored policies of one chain take.
+
+    Attributes
+    ----------
+    planned : int
+        Steps that were run so far, those of all contexts together.
     """
 
     def __init__(self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int) -> None:
@@ -408,6 +416,7 @@ class ChainEngine:
         self.packed = self.packed_size <= PACKED_MOST
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._chains: OrderedDict[Hashable, tuple[_Chain, int]] = OrderedDict()
+        self.planned = 0
 
     def write_packed(self, t: Transitions, packed: Array, lane: int) -> None:
         """Lay out one context's transitions (row, next state) in its lane."""
@@ -438,6 +447,7 @@ class ChainEngine:
         lanes = kernels.LANES if self.packed else 1
         chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
         run_all(_Chain.advance, [(chain, history, n) for chain in chains])
+        self.planned += sum(chain.planned for chain in chains)
         self._shrink(chains)
 
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> _Chain:
@@ -454,7 +464,9 @@ class ChainEngine:
             self._create([(key, context)])
         self._chains.move_to_end(key)
         chain, lane = self._chains[key]
+        before = chain.planned
         chain.advance(history, n)
+        self.planned += chain.planned - before
         self._shrink([chain])
         return chain, lane
 

@@ -1,12 +1,19 @@
-"""A least-recently-used store with a byte budget."""
+"""A least-recently-used store with a byte budget, and states on disk."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Mapping
+from typing import Any, Generic, TypeVar
 
-__all__ = ["LRU"]
+import numpy as np
+
+from .errors import OpoError
+
+__all__ = ["LRU", "read_state", "write_state"]
 
 T = TypeVar("T")
 
@@ -36,3 +43,40 @@ class LRU(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
+    """Write arrays and JSON-able values to `path` as npz without pickle: to a temporary file first, then renamed."""
+    arrays = {f"array.{key}": value for key, value in state.items() if isinstance(value, np.ndarray)}
+    rest = {key: value for key, value in state.items() if not isinstance(value, np.ndarray)}
+    for key, value in arrays.items():
+        if value.dtype.hasobject:
+            raise OpoError(f"state[{key.removeprefix('array.')!r}] is an array of objects: numbers are needed")
+    try:
+        meta = json.dumps(rest)
+    except TypeError as error:
+        raise OpoError(f"state holds a value that JSON cannot hold: {error}") from None
+    temporary = f"{os.fspath(path)}.part"
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, meta=np.array(meta), **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what `write_state` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            state = dict(json.loads(str(file["meta"])))
+            state.update({name.removeprefix("array."): file[name] for name in file.files if name.startswith("array.")})
+    except FileNotFoundError:
+        raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
+    except Exception as error:
+        raise OpoError(f"path: {os.fspath(path)!r} is not a state that was saved, or is damaged ({error})") from None
+    return state

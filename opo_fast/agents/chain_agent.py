@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from .. import reference
 from ..chain import ChainEngine, History
-from ..cmdp import Trajectory, check_trajectory
+from ..cmdp import Trajectory
 from ..errors import OpoError
-from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_mask, as_transitions, frozen, uniform_policy, whole
+from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_transitions, frozen, uniform_policy, whole
 from ..operations import Backend, check_backend
 from ..rules import ChainRule
+from .base import BaseAgent, State, hashable, oracle_state, restore_oracle
 
 __all__ = ["MEMORY", "ChainAgent"]
 
@@ -24,7 +25,7 @@ MEMORY = 1 << 29
 """Default byte budget of an agent's chains."""
 
 
-class ChainAgent:
+class ChainAgent(BaseAgent):
     """An agent whose policy at a context is a chain over the past fits.
 
     Parameters
@@ -55,18 +56,26 @@ class ChainAgent:
         backend: Backend = "numba",
         memory: int = MEMORY,
     ) -> None:
+        super().__init__(layout, action_mask)
         check_backend(backend)
-        self.layout, self.backend, self.rule = layout, backend, rule
-        self.action_mask = as_mask(layout, action_mask)
+        self.backend, self.rule = backend, rule
         self.loss_oracle = make_oracle(loss_class, layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))
         self.dynamics_oracle = make_oracle(dynamics_class, layout, self.action_mask, "dynamics_class", ("observe", "fit", "transitions"))
-        self.episode = 0
         self.history = History()
         self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
         self._refit()
 
     def _refit(self) -> None:
         self.history.append(self.loss_oracle.fit(), self.dynamics_oracle.fit())
+
+    @property
+    def planning_calls(self) -> int:
+        """Steps of policy chains so far, those of all contexts together."""
+        return self.engine.planned
+
+    @planning_calls.setter
+    def planning_calls(self, value: int) -> None:
+        self.engine.planned = value
 
     @property
     def fits(self) -> tuple[Hashable, Hashable]:
@@ -114,14 +123,43 @@ class ChainAgent:
 
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
-        checked = check_trajectory(self.layout, self.action_mask, trajectory)
+        super().observe(trajectory)
+        self._refit()
+
+    def _learn(self, trajectory: Trajectory) -> None:
         for oracle in (self.loss_oracle, self.dynamics_oracle):
             if hasattr(oracle, "check"):
-                oracle.check(checked)
-        self.loss_oracle.observe(checked)
-        self.dynamics_oracle.observe(checked)
-        self.episode += 1
-        self._refit()
+                oracle.check(trajectory)
+        self.loss_oracle.observe(trajectory)
+        self.dynamics_oracle.observe(trajectory)
+
+    def settings(self) -> dict[str, Any]:
+        """See `BaseAgent.settings`; the rule is among them."""
+        rule = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self.rule).items()}
+        return {**super().settings(), "rule": rule}
+
+    def _state(self) -> State:
+        history = self.history
+        return {
+            "history.length": history.length,
+            "history.starts": np.array(history.starts, np.int64),
+            "history.runs": list(history.runs),
+            **oracle_state(self.loss_oracle, "loss oracle"),
+            **oracle_state(self.dynamics_oracle, "dynamics oracle"),
+        }
+
+    def _restore(self, state: State) -> None:
+        history = History()
+        history.length = int(state["history.length"])
+        history.starts = [int(start) for start in state["history.starts"]]
+        history.runs = [(hashable(loss_fit), hashable(fit)) for loss_fit, fit in state["history.runs"]]
+        restore_oracle(self.loss_oracle, "loss oracle", state)
+        restore_oracle(self.dynamics_oracle, "dynamics oracle", state)
+        self.history = history
+        # Chains are a cache: they are built again, to the same bits.
+        planned = self.engine.planned
+        self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
+        self.engine.planned = planned
 
     def saturation(self, context: Any) -> float:
         """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""

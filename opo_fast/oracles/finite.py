@@ -96,6 +96,17 @@ class _FiniteOracle:
         self.scores += self._checked[1]
         self._checked = None
 
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on: the scores."""
+        return {"scores": self.scores.copy()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over the scores of another oracle of the same class."""
+        scores = np.asarray(state["scores"], np.float64)
+        if scores.shape != self.scores.shape:
+            raise OpoError(f"state holds {scores.size} scores: one for each of the {self.scores.size} candidates is needed")
+        self.scores = scores.copy()
+
     def _answer(self, context: Any) -> Any:
         """What the candidates say at a context, asked once while it stays in the cache."""
         key = context_key(context)

@@ -20,7 +20,9 @@ class LossOracle(Protocol):
     """A least-squares oracle (paper, section 2.3).
 
     It may also have ``check(trajectory)``, which raises what `observe` would raise and changes nothing; agents call it
-    first, so that a bad trajectory is never half-added.
+    first, so that a bad trajectory is never half-added. To be saved with its agent it has ``state()``, a dict of arrays
+    and of values that JSON can hold, and ``restore(state)``; its fits are then also values that JSON can hold (whole
+    numbers, strings, tuples of them), and stay valid after restoring.
     """
 
     def observe(self, trajectory: Trajectory) -> None:

@@ -1,0 +1,136 @@
+"""What every agent shares: counting episodes, and a state that can be saved and restored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cmdp import Trajectory, check_trajectory
+from ..errors import OpoError
+from ..layers import Layout, as_mask
+from ..store import read_state, write_state
+
+__all__ = ["BaseAgent", "oracle_state", "restore_oracle"]
+
+Array = npt.NDArray[Any]
+State = dict[str, Any]
+Self = TypeVar("Self", bound="BaseAgent")
+
+
+class BaseAgent:
+    """An agent without a policy: a subclass has ``policy(context)`` and, where it learns, ``_learn(trajectory)``.
+
+    Parameters
+    ----------
+    layout : Layout
+    action_mask : array_like of bool (n_states, A), optional
+
+    Attributes
+    ----------
+    episode : int
+        Number of episodes observed.
+    planning_calls : int
+        Backward inductions at one context so far (steps of a policy chain are such).
+    """
+
+    planning_calls = 0
+
+    def __init__(self, layout: Layout, action_mask: npt.ArrayLike | None = None) -> None:
+        if not isinstance(layout, Layout):
+            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        self.layout = layout
+        self.action_mask = as_mask(layout, action_mask)
+        self.episode = 0
+
+    def policy(self, context: Any) -> Array:
+        """The policy (n_states, A) of the coming episode at `context`. A pure query."""
+        raise NotImplementedError
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Learn from one episode; a bad trajectory changes nothing."""
+        self._learn(check_trajectory(self.layout, self.action_mask, trajectory))
+        self.episode += 1
+
+    def _learn(self, trajectory: Trajectory) -> None:
+        """Take in a checked trajectory, or raise and change nothing."""
+
+    def prefetch(self, contexts: Sequence[Any]) -> None:
+        """A hint that never changes a result; most agents have no use for it."""
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """What must agree between the agent that wrote a state and the one that restores it (JSON can hold it)."""
+        mask = None if self.action_mask is None else np.packbits(self.action_mask).tolist()
+        return {
+            "agent": type(self).__name__,
+            "layer_sizes": list(self.layout.layer_sizes),
+            "n_actions": self.layout.n_actions,
+            "action_mask": mask,
+        }
+
+    def state(self) -> State:
+        """All that was learned: arrays, and values that JSON can hold.
+
+        Another agent built with the same arguments that restores it goes on with the same bits. Chains and other caches
+        are not in it: they are computed again when they are asked for.
+        """
+        return {"settings": self.settings(), "episode": self.episode, "planning_calls": self.planning_calls, **self._state()}
+
+    def restore(self, state: State) -> None:
+        """Take over a `state`; one that does not fit raises and changes nothing."""
+        missing = [key for key in ("settings", "episode", "planning_calls") if key not in state]
+        if missing:
+            raise OpoError(f"state has no {missing[0]!r}: what an agent's state() gave is needed")
+        mine = self.settings()
+        for key, value in mine.items():
+            theirs = state["settings"].get(key)
+            if theirs != value:
+                shown, wanted = (repr(x) if len(repr(x)) < 200 else "another" for x in (theirs, value))
+                raise OpoError(f"state belongs to an agent whose {key} is {shown}: {wanted} is needed, as this agent has")
+        before = self._state()
+        try:
+            self._restore(state)
+        except KeyError as error:
+            self._restore(before)
+            raise OpoError(f"state has no {error}: what an agent's state() gave is needed") from None
+        except OpoError:
+            self._restore(before)
+            raise
+        self.episode, self.planning_calls = int(state["episode"]), int(state["planning_calls"])
+
+    def _state(self) -> State:
+        return {}
+
+    def _restore(self, state: State) -> None:
+        pass
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `state` to `path` as npz (no pickle), whole or not at all."""
+        write_state(path, self.state())
+
+    def load(self: Self, path: str | os.PathLike[str]) -> Self:
+        """Restore what `save` wrote, into an agent built with the same arguments; returns the agent."""
+        self.restore(read_state(path))
+        return self
+
+
+def oracle_state(oracle: Any, prefix: str) -> State:
+    """State of an oracle, its keys prefixed."""
+    if not hasattr(oracle, "state"):
+        raise OpoError(f"the {prefix} is a {type(oracle).__name__} without state() and restore(state): it cannot be saved")
+    return {f"{prefix}.{key}": value for key, value in oracle.state().items()}
+
+
+def restore_oracle(oracle: Any, prefix: str, state: State) -> None:
+    """Undo `oracle_state`."""
+    oracle.restore({key.removeprefix(f"{prefix}."): value for key, value in state.items() if key.startswith(f"{prefix}.")})
+
+
+def hashable(value: Any) -> Hashable:
+    """A fit as it was before JSON made its tuples lists."""
+    return tuple(hashable(x) for x in value) if isinstance(value, list) else value

@@ -1,0 +1,141 @@
+"""Agents and oracles can be saved, and go on with the same bits; a state that does not fit is refused and changes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from strategies import random_model
+
+import opo_fast as of
+from opo_fast.agents.chain_agent import ChainAgent
+from opo_fast.rules import ChainRule
+from opo_fast.simulate import Simulation
+from opo_fast.store import read_state, write_state
+
+
+def contexts(seed=0, n=3, sizes=(1, 3, 4), n_actions=3):
+    """Contexts with two loss and two dynamics candidates, which swap as data come in."""
+    rng = np.random.default_rng(seed)
+    models = [[random_model(rng, sizes, n_actions) for _ in range(n)] for _ in range(2)]
+    env = of.FiniteContexts(models[1])
+    losses = of.FiniteLossClass([lambda c, m=m: m[c].losses for m in models])
+    dynamics = of.FiniteDynamicsClass([lambda c, m=m: m[c].transitions for m in models])
+    return env, losses, dynamics
+
+
+def opo(env, losses, dynamics, **options):
+    return of.OPO(env.layout, losses, dynamics, episodes=60, bonus_scale=1e-5, eta_scale=20, **options)
+
+
+def run(env, agent, n, start=0, seed=5):
+    """Episodes start..n-1 of a run; the policies that were played."""
+    simulation = Simulation(env, agent, 60, seed)
+    simulation.episode = start
+    played = []
+    while simulation.episode < n:
+        played.append(agent.policy(simulation.context(simulation.episode)))
+        simulation.step()
+    return played
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path, backend):
+    env, losses, dynamics = contexts()
+    whole = run(env, opo(env, losses, dynamics, backend=backend), 40)
+    first = opo(env, losses, dynamics, backend=backend)
+    run(env, first, 25)
+    first.save(tmp_path / "agent.npz")
+    second = opo(env, losses, dynamics, backend=backend).load(tmp_path / "agent.npz")
+    assert second.episode == 25
+    assert second.history.runs == first.history.runs
+    assert len(first.history.runs) > 1
+    assert second.planning_calls == first.planning_calls
+    rest = run(env, second, 40, start=25)
+    np.testing.assert_array_equal(np.array(rest), np.array(whole[25:]))
+    for oracle, other in ((first.loss_oracle, second.loss_oracle), (first.dynamics_oracle, second.dynamics_oracle)):
+        assert other.scores.size == 2
+        assert oracle.scores is not other.scores
+
+
+@pytest.mark.parametrize("visits", ["contemporaneous", "actions"])
+def test_so_does_every_rule_of_the_chain(visits):
+    env, losses, dynamics = contexts(3)
+    rule = ChainRule(0.1, 0.5, np.full(3, 0.5), 6.0, greedy=True, visits=visits)
+    one, two = (ChainAgent(env.layout, losses, dynamics, rule) for _ in range(2))
+    run(env, one, 30)
+    two.restore(json.loads(json.dumps(one.state(), default=lambda array: array.tolist())))
+    for c in range(3):
+        np.testing.assert_array_equal(one.policy(c), two.policy(c))
+
+
+def test_a_saved_state_is_a_snapshot():
+    env, losses, dynamics = contexts()
+    agent = opo(env, losses, dynamics)
+    run(env, agent, 10)
+    state = agent.state()
+    before = agent.policy(0)
+    run(env, agent, 30, start=10)
+    assert state["episode"] == 10
+    agent.restore(state)
+    np.testing.assert_array_equal(agent.policy(0), before)
+
+
+def test_another_agents_state_is_refused_and_changes_nothing():
+    env, losses, dynamics = contexts()
+    agent = opo(env, losses, dynamics)
+    run(env, agent, 10)
+    before = agent.state()
+    other = of.OPO(env.layout, losses, dynamics, episodes=61)
+    with pytest.raises(of.OpoError, match="rule"):
+        agent.restore(other.state())
+    wider, *classes = contexts(sizes=(1, 5, 4))
+    with pytest.raises(of.OpoError, match=r"layer_sizes is \[1, 5, 4\]: \[1, 3, 4\] is needed"):
+        agent.restore(opo(wider, *classes).state())
+    more = of.FiniteDynamicsClass([*dynamics.models, dynamics.models[0]])
+    with pytest.raises(of.OpoError, match="3 scores: one for each of the 2 candidates"):
+        agent.restore(of.OPO(env.layout, losses, more, eta=agent.eta, beta_loss=agent.beta_loss, beta_dynamics=agent.beta_dynamics).state())
+    broken = dict(before)
+    del broken["dynamics oracle.scores"]
+    with pytest.raises(of.OpoError, match="scores"):
+        agent.restore(broken)
+    with pytest.raises(of.OpoError, match="settings"):
+        agent.restore({})
+    after = agent.state()
+    assert after.keys() == before.keys()
+    for key, value in before.items():
+        np.testing.assert_array_equal(np.asarray(after[key], object), np.asarray(value, object))
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "state.npz"
+    write_state(path, {"a": np.arange(3.0), "b": [1, "x"], "c": -np.inf})
+    found = read_state(path)
+    assert found["b"] == [1, "x"]
+    assert found["c"] == -np.inf
+    np.testing.assert_array_equal(found["a"], [0.0, 1.0, 2.0])
+    with pytest.raises(of.OpoError, match="JSON"):
+        write_state(path, {"a": object()})
+    with pytest.raises(of.OpoError, match="objects"):
+        write_state(path, {"a": np.array([object()])})
+    assert read_state(path).keys() == found.keys()
+    assert [p.name for p in tmp_path.iterdir()] == ["state.npz"]
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(of.OpoError, match="damaged"):
+        read_state(path)
+    with pytest.raises(of.OpoError, match="no file"):
+        read_state(tmp_path / "none.npz")
+
+
+def test_an_oracle_that_cannot_be_saved_is_named():
+    env, losses, dynamics = contexts()
+
+    class Bare:
+        def __init__(self, inner):
+            self.observe, self.fit, self.losses = inner.observe, inner.fit, inner.losses
+
+    agent = of.OPO(env.layout, Bare(losses.oracle(env.layout, None)), dynamics, eta=0.1, beta_loss=1.0, beta_dynamics=1.0)
+    with pytest.raises(of.OpoError, match="loss oracle is a Bare without state"):
+        agent.state()
