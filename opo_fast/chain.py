@@ -7,7 +7,8 @@ many policies it counts; when a step needs it, the policies that are missing are
 a time, from the store of past policies. So an occupancy is computed at most once, and only if a step needs it.
 
 *A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date and the stored
-policies are dropped. A dynamics that turns up later all the same makes the chain start anew, this time with a sum for it.
+policies are dropped. A dynamics that turns up later all the same makes the chain start anew, this time with a sum for it
+and with the whole budget; before such a surprise the store is small.
 
 *Forms by shape.* Small layouts are packed, eight contexts to a vector; larger ones take one context at a time, each on
 a thread of its own; the largest use several threads inside a layer. The form depends on the layout alone and every sum
@@ -31,8 +32,8 @@ from .errors import OpoError
 from .kernels import chain as kernels
 from .kernels import packed as packed_kernels
 from .kernels.weights import count_saturated
-from .layers import LayeredMDP, Layout, Transitions, as_mask, real
-from .operations import PARTS, Backend, check_backend, state_parts, visit_in_parts
+from .layers import LayeredMDP, Layout, Transitions, as_mask
+from .operations import PARTS, Backend, check_backend, shares, visit_in_parts
 from .rules import ChainRule, opo_rule
 from .threads import get_threads, run_all
 
@@ -40,10 +41,13 @@ __all__ = ["ChainEngine", "History", "ModelSource", "policy_chain"]
 
 Array = npt.NDArray[Any]
 
-PACKED_MOST = 2048
+PACKED_MOST = 4096
 """Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
 CHUNK = 256
 """States of a CSR layer that are backed up at a time: their rows stay in the first-level cache."""
+SMALL_STORE = 1 << 18
+"""Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
+writes that nobody reads as long as no new dynamics turns up."""
 RECENT = 64
 """A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
 
@@ -122,6 +126,7 @@ class _Chain:
         self.sum_q = np.zeros(width)
         self.store = np.empty((4, width))
         self.kept: set[Hashable] = set()
+        self.surprised = False
         self.models: dict[Hashable, Any] = {}
         self.loss_rows: dict[Hashable, Array] = {}
         self.last: Array | None = None
@@ -151,6 +156,7 @@ class _Chain:
             entry = self._caught_up(key, fit, history)
             if entry is None:
                 self.kept.add(key)
+                self.surprised = True
                 self._begin()
                 continue
             self._run(self._model(fit), self._losses(loss_fit), entry.counts, length)
@@ -192,7 +198,9 @@ class _Chain:
         """Steps for which the store has room; it grows within the budget, else past policies are dropped."""
         used = self.steps - self.first + 1
         if used + 1 > len(self.store):
-            most = max(2, self.engine.store_bytes // (8 * self.width))
+            many = self.surprised or len(history.dynamics(self.steps, n)) > kernels.LANES
+            budget = self.engine.store_bytes if many else min(SMALL_STORE, self.engine.store_bytes)
+            most = max(2, budget // (8 * self.width))
             size = min(most, max(2 * len(self.store), min(used + n - self.steps, 1024)))
             if size > len(self.store):
                 grown = np.empty((size, self.width))
@@ -291,52 +299,51 @@ class _Single(_Chain):
 
     def _private(self, model: Transitions, lanes: int = 1) -> tuple[int, Array]:
         parts = PARTS if model.kind and model.parallel else 1
-        return parts, np.empty((parts if model.kind else 0, max(self.engine.layout.layer_sizes) * lanes))
+        return parts, np.empty(parts * lanes * max(self.engine.layout.layer_sizes) if model.kind else 0)
 
     def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
-        if count == 1:
-            if model.parallel:
-                visit_in_parts(model, self.store[k], self.d, counts)
-            else:
-                parts, private = self._private(model)
-                kernels.visit_sweep(*model.arguments, parts, self.store[k], self.d, np.empty(max(model.layer_rows)), counts, private)
-            return
-        lanes = kernels.LANES
-        parts, private = self._private(model, lanes)
-        d, w = np.empty(self.d.size * lanes), np.empty(max(model.layer_rows) * lanes)
-        for i in range(k, k + count, lanes):
-            kernels.visit_batch(*model.arguments, parts, self.store, i, min(lanes, k + count - i), d, w, counts, private)
+        if count == 1 and model.parallel:
+            visit_in_parts(model, self.store, k, self.d, counts)
+        elif count == 1:
+            parts, private = self._private(model)
+            w = np.empty(max(model.layer_rows))
+            kernels.visit_sweep(*model.arguments, parts, self.store, k, self.d, w, counts, private)
+        else:
+            lanes = kernels.LANES
+            parts, private = self._private(model, lanes)
+            d, w = np.empty(self.d.size * lanes), np.empty(max(model.layer_rows) * lanes)
+            for i in range(k, k + count, lanes):
+                some = min(lanes, k + count - i)
+                kernels.visit_batch(*model.arguments, parts, self.store, i, some, d, w, counts, private)
 
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
         rule, layout = self.engine.rule, self.engine.layout
         k = self.steps - self.first
         chunk = CHUNK if model.kind else layout.n_states
+        greedy, actions = int(rule.greedy), int(rule.visits == "actions")
+        size = min(chunk, max(layout.layer_sizes)) * layout.n_actions
         if not model.parallel:
-            size = max(model.layer_rows)
             parts, private = self._private(model)
             kernels.chain_steps(
-                *model.arguments, parts, length, k, chunk, int(rule.greedy), int(rule.visits == "actions"), losses, counts,
-                self.store, self.sum_q, self.v, self.d, np.empty(size), private, rule.half_loss, rule.half_dynamics,
-                rule.weight, rule.eta, np.empty(size), np.empty(size),
+                *model.arguments, parts, length, k, chunk, greedy, actions, losses, counts, self.store, self.sum_q, self.v,
+                self.d, np.empty(max(model.layer_rows)), private, rule.half_loss, rule.half_dynamics, rule.weight, rule.eta,
+                np.empty(size), np.empty(size),
             )  # fmt: skip
             return
-        size = max(model.layer_rows) if not model.kind else min(CHUNK, max(layout.layer_sizes)) * layout.n_actions
         scratch = [(np.empty(size), np.empty(size)) for _ in range(get_threads())]
-        for step in range(length):
-            if step:
-                if rule.visits == "actions":
-                    counts += self.store[k + step - 1]
-                else:
-                    visit_in_parts(model, self.store[k + step - 1], self.d, counts)
-            policy = self.store[k + step]
-            out = policy if rule.greedy else self.store[k + step + 1]
+        for step in range(k, k + length):
+            if step > k and actions:
+                counts += self.store[step - 1]
+            elif step > k:
+                visit_in_parts(model, self.store, step - 1, self.d, counts)
             for h in range(layout.horizon - 1, -1, -1):
+                parts_of_layer = shares(layout.layer_sizes[h], int(layout.offsets[h]))
                 run_all(
                     kernels.optimistic_backup,
                     [
-                        (*model.arguments, h, lo, hi, chunk, int(rule.greedy), losses, counts, policy, out, self.sum_q,
-                         self.v, rule.half_loss, float(rule.half_dynamics[h]), rule.weight, rule.eta, q, e)
-                        for (lo, hi), (q, e) in zip(state_parts(layout, h), scratch, strict=False)
+                        (*model.arguments, h, lo, hi, chunk, greedy, losses, counts, self.store, step, step + 1 - greedy,
+                         self.sum_q, self.v, rule.half_loss, float(rule.half_dynamics[h]), rule.weight, rule.eta, q, e)
+                        for (lo, hi), (q, e) in zip(parts_of_layer, scratch, strict=False)
                     ],
                 )  # fmt: skip
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from . import reference
 from .cmdp import Trajectory
 from .errors import OpoError
+from .kernels import chain as chain_kernels
 from .kernels import evaluation as evaluation_kernels
 from .kernels import occupancy as occupancy_kernels
 from .kernels import weights as weight_kernels
@@ -100,57 +101,47 @@ def _backward(mdp: LayeredMDP, policy: Array, *, greedy: int) -> tuple[Array, Ar
     q, v = np.empty(t.n_rows), np.empty(mdp.layout.n_states)
     if t.parallel:
         for h in range(mdp.layout.horizon - 1, -1, -1):
-            parts = state_parts(mdp.layout, h)
+            parts = shares(mdp.layout.layer_sizes[h], int(mdp.layout.offsets[h]))
             run_all(evaluation_kernels.backward, [(*t.arguments, h, lo, hi, greedy, mdp.row_losses, policy, q, v) for lo, hi in parts])
     else:
         evaluation_kernels.backward_sweep(*t.arguments, greedy, mdp.row_losses, policy, q, v)
     return t.scatter(q), v, policy
 
 
-def state_parts(layout: Layout, h: int) -> list[tuple[int, int]]:
-    """The states of layer h in one part per thread; for work whose bits do not depend on the parts."""
-    lo, size = int(layout.offsets[h]), layout.layer_sizes[h]
-    n = min(get_threads(), size)
-    return [(lo + size * i // n, lo + size * (i + 1) // n) for i in range(n)]
-
-
 def forward_in_parts(t: Transitions, policy: Array, d: Array, w: Array) -> None:
     """`forward_sweep` with several threads inside each layer; CSR layers sum in `PARTS` fixed parts."""
-    visits = np.zeros(t.n_rows)
-    visit_in_parts(t, policy, d, visits, w_rows=w)
+    w[:] = 0.0
+    visit_in_parts(t, policy.reshape(1, -1), 0, d, w)
 
 
-def visit_in_parts(t: Transitions, policy: Array, d: Array, visits: Array, *, w_rows: Array | None = None) -> None:
-    """Add the occupancy of `policy` to `visits`, with several threads inside each layer.
-
-    `w_rows`, where given, receives the occupancy itself.
-    """
-    from .kernels.chain import merge, visit_part
-
+def visit_in_parts(t: Transitions, policies: Array, at: int, d: Array, visits: Array) -> None:
+    """Add the occupancy of `policies[at]` to `visits`, with several threads inside each layer."""
     layout = t.layout
     sizes, offsets = layout.layer_sizes, layout.offsets
-    private = np.empty((PARTS if t.kind else 0, max(sizes)))
-    scratch = np.empty(max(t.layer_rows)) if w_rows is None else None
+    private = np.empty(PARTS * max(sizes) if t.kind else 0)
+    w = np.empty(max(t.layer_rows))
     d[0] = 1.0
     for h in range(layout.horizon):
-        r0, r1 = int(t.rows[offsets[h]]), int(t.rows[offsets[h + 1]])
-        w = scratch if w_rows is None else w_rows[r0:r1]
-        n = min(get_threads(), PARTS)
-        shares = [(PARTS * i // n, PARTS * (i + 1) // n) for i in range(n)]
-        run_all(visit_part, [(*t.arguments, h, PARTS, p0, p1, policy, d, w, visits, private) for p0, p1 in shares])
+        run_all(
+            chain_kernels.visit_part,
+            [(*t.arguments, h, PARTS, p0, p1, policies, at, d, w, visits, private) for p0, p1 in shares(PARTS)],
+        )
         if h == layout.horizon - 1:
             break
-        d_next = d[offsets[h + 1] : offsets[h + 2]]
-        n = min(get_threads(), sizes[h + 1])
-        shares = [(sizes[h + 1] * i // n, sizes[h + 1] * (i + 1) // n) for i in range(n)]
+        d0, n_next = int(offsets[h + 1]), sizes[h + 1]
         if t.kind == 0:
-            start = int(t.block[h])
             run_all(
-                occupancy_kernels.spread,
-                [(*t.arguments[:4], start, r1 - r0, lo, hi, w, d_next) for lo, hi in shares],
+                occupancy_kernels.spread_dense,
+                [(t.data, int(t.block[h]), t.layer_rows[h], w, 0, lo, hi, d, d0) for lo, hi in shares(n_next)],
             )
         else:
-            run_all(merge, [(private, PARTS, lo, hi, d_next) for lo, hi in shares])
+            run_all(chain_kernels.merge, [(private, PARTS, n_next, lo, hi, d, d0) for lo, hi in shares(n_next)])
+
+
+def shares(size: int, first: int = 0) -> list[tuple[int, int]]:
+    """first..first+size-1 in one share per thread; for work whose bits do not depend on the shares."""
+    n = min(get_threads(), size)
+    return [(first + size * i // n, first + size * (i + 1) // n) for i in range(n)]
 
 
 def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> Array:

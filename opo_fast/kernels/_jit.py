@@ -11,7 +11,7 @@ from typing import Any
 import numba
 from numba.core import caching
 
-__all__ = ["kernel"]
+__all__ = ["inlined", "kernel"]
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
@@ -55,3 +55,8 @@ def kernel(function: Callable[..., Any]) -> Any:
                 stacklevel=3,
             )
     return compiled
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A part of kernels that is written into each of its callers: handing over many arrays costs more than a small layer."""
+    return numba.njit(inline="always", **_OPTIONS)(function)

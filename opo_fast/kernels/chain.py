@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._jit import kernel
+from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vload, vmax, vmin, vmul, vset, vstore, vsub, vsum
 from .evaluation import add_expectation
-from .occupancy import TINY, spread
+from .occupancy import TINY, _dots, spread_csr
 
 __all__ = ["LANES", "chain_steps", "merge", "optimistic_backup", "visit_batch", "visit_part", "visit_sweep"]
 
 LANES = 8
 
 
-@kernel
-def optimistic_backup(
-    kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, greedy, losses, visits, policy, out, sum_q, v,
+@inlined
+def _backup(
+    kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, greedy, losses, visits, policies, at, to, sum_q, v,
     half_loss, half_dynamics, weight, eta, q, e,
 ):  # fmt: skip
-    """Bonus, backup and policy step of states lo..hi-1 of layer h (Algorithm 1, one k), `chunk` states at a time.
-
-    Q = max{0, f - b + P V} with b = min{1, half_loss/(1+N)} + weight min{1, half_dynamics/(1+N)}; v is the mean of Q
-    under `policy`, and `out` the softmax of -eta sum_q. With `greedy`, v is the least Q and `out` plays it.
-    `q` and `e` are scratch for the rows of one chunk.
-    """
     first = rows[layers[h]]
     one = vset(1.0)
     zero = vset(0.0)
@@ -49,20 +43,20 @@ def optimistic_backup(
         if h < block.size - 1:
             add_expectation(
                 kind, data, indptr, indices, block[h], rows[layers[h + 1]] - first, r0 - first, r0 - first + n,
-                v[layers[h + 1] : layers[h + 2]], q[0:n],
+                v, layers[h + 1], layers[h + 2] - layers[h + 1], q, 0,
             )  # fmt: skip
         if greedy:
             for s in range(s0, s1):
                 best = rows[s]
                 least = max(0.0, q[best - r0])
-                out[best] = 0.0
+                policies[to, best] = 0.0
                 for r in range(rows[s] + 1, rows[s + 1]):
-                    out[r] = 0.0
+                    policies[to, r] = 0.0
                     y = max(0.0, q[r - r0])
                     if y < least:
                         best = r
                         least = y
-                out[best] = 1.0
+                policies[to, best] = 1.0
                 v[s] = least
             continue
         for i in range(0, full, 8):
@@ -76,7 +70,7 @@ def optimistic_backup(
             y = 0.0
             least = sum_q[rows[s]]
             for r in range(rows[s], rows[s + 1]):
-                y = fma(policy[r], q[r - r0], y)
+                y = fma(policies[at, r], q[r - r0], y)
                 least = min(least, sum_q[r])
             v[s] = y
             for r in range(rows[s], rows[s + 1]):
@@ -89,19 +83,32 @@ def optimistic_backup(
             y = 0.0
             for r in range(rows[s], rows[s + 1]):
                 y += e[r - r0]
+            y = 1.0 / y
             for r in range(rows[s], rows[s + 1]):
-                out[r] = e[r - r0] / y
+                policies[to, r] = e[r - r0] * y
 
 
 @kernel
-def visit_part(
-    kind, data, indptr, indices, block, layers, rows, h, n_parts, p0, p1, policy, d, w, visits, private
+def optimistic_backup(
+    kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, greedy, losses, visits, policies, at, to, sum_q, v,
+    half_loss, half_dynamics, weight, eta, q, e,
 ):  # fmt: skip
-    """Parts p0..p1-1 of `n_parts` equal parts of layer h: row weights to `w`, added to `visits`; CSR: sent on.
+    """Bonus, backup and policy step of states lo..hi-1 of layer h (Algorithm 1, one k), `chunk` states at a time.
 
-    Part p of a CSR layer sends to `private[p]`, one vector of the next layer's states for each part: the sums do not
-    depend on which thread takes which part.
+    Q = max{0, f - b + P V} with b = min{1, half_loss/(1+N)} + weight min{1, half_dynamics/(1+N)}; v is the mean of Q
+    under `policies[at]`, and `policies[to]` becomes the softmax of -eta sum_q. With `greedy`, v is the least Q and
+    `policies[to]` plays it. `q` and `e` are scratch for the rows of one chunk.
     """
+    _backup(
+        kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, greedy, losses, visits, policies, at, to, sum_q,
+        v, half_loss, half_dynamics, weight, eta, q, e,
+    )  # fmt: skip
+
+
+@inlined
+def _visit_part(
+    kind, data, indptr, indices, block, layers, rows, h, n_parts, p0, p1, policies, at, d, w, visits, private
+):  # fmt: skip
     s0 = layers[h]
     size = layers[h + 1] - s0
     first = rows[s0]
@@ -111,49 +118,74 @@ def visit_part(
         for s in range(lo, hi):
             x = d[s]
             for r in range(rows[s], rows[s + 1]):
-                y = x * policy[r]
+                y = x * policies[at, r]
                 y = y if y > TINY else 0.0
                 w[r - first] = y
                 visits[r] += y
         if kind == 1 and h < block.size - 1:
             n_next = layers[h + 2] - layers[h + 1]
-            out = private[p, 0:n_next]
-            out[:] = 0.0
-            spread(
-                kind, data, indptr, indices, block[h], rows[layers[h + 1]] - first, rows[lo] - first, rows[hi] - first,
-                w, out,
-            )  # fmt: skip
+            d0 = p * n_next
+            for j in range(d0, d0 + n_next):
+                private[j] = 0.0
+            spread_csr(data, indptr, indices, block[h], rows[lo] - first, rows[hi] - first, w, 0, private, d0)
 
 
 @kernel
-def merge(private, n_parts, lo, hi, out):
-    """out[j] = private[0, j] + private[1, j] + ... for next states lo..hi-1, in this order."""
+def visit_part(
+    kind, data, indptr, indices, block, layers, rows, h, n_parts, p0, p1, policies, at, d, w, visits, private
+):  # fmt: skip
+    """Parts p0..p1-1 of `n_parts` equal parts of layer h: row weights to `w`, added to `visits`; CSR: sent on.
+
+    Part p of a CSR layer sends to the p-th stretch of `private`, one for each part and as long as the next layer: the
+    sums do not depend on which thread takes which part.
+    """
+    _visit_part(
+        kind, data, indptr, indices, block, layers, rows, h, n_parts, p0, p1, policies, at, d, w, visits, private
+    )  # fmt: skip
+
+
+@inlined
+def _merge(private, n_parts, n_next, lo, hi, d, d0):
     for j in range(lo, hi):
-        out[j] = private[0, j]
+        d[d0 + j] = private[j]
     for p in range(1, n_parts):
         for j in range(lo, hi):
-            out[j] += private[p, j]
+            d[d0 + j] += private[p * n_next + j]
+
+
+@kernel
+def merge(private, n_parts, n_next, lo, hi, d, d0):
+    """d[d0 + j] = the sum over the stretches of `private`, in their order, for next states lo..hi-1."""
+    _merge(private, n_parts, n_next, lo, hi, d, d0)
+
+
+@inlined
+def _visit_sweep(
+    kind, data, indptr, indices, block, layers, rows, n_parts, policies, at, d, w, visits, private
+):  # fmt: skip
+    horizon = block.size
+    d[0] = 1.0
+    for h in range(horizon):
+        _visit_part(
+            kind, data, indptr, indices, block, layers, rows, h, n_parts, 0, n_parts, policies, at, d, w, visits, private
+        )  # fmt: skip
+        if h < horizon - 1:
+            d0 = layers[h + 1]
+            n_next = layers[h + 2] - d0
+            if kind == 0:
+                _dots(data, block[h], rows[d0] - rows[layers[h]], w, 0, 0, n_next, d, d0)
+            else:
+                _merge(private, n_parts, n_next, 0, n_next, d, d0)
 
 
 @kernel
 def visit_sweep(
-    kind, data, indptr, indices, block, layers, rows, n_parts, policy, d, w, visits, private
+    kind, data, indptr, indices, block, layers, rows, n_parts, policies, at, d, w, visits, private
 ):  # fmt: skip
-    """Add the occupancy of `policy` to `visits` (one thread)."""
-    horizon = block.size
-    d[0] = 1.0
-    for h in range(horizon):
-        visit_part(
-            kind, data, indptr, indices, block, layers, rows, h, n_parts, 0, n_parts, policy, d, w, visits, private
-        )  # fmt: skip
-        if h < horizon - 1:
-            n_next = layers[h + 2] - layers[h + 1]
-            d_next = d[layers[h + 1] : layers[h + 2]]
-            if kind == 0:
-                n_rows = rows[layers[h + 1]] - rows[layers[h]]
-                spread(kind, data, indptr, indices, block[h], n_rows, 0, n_next, w, d_next)
-            else:
-                merge(private, n_parts, 0, n_next, d_next)
+    """Add the occupancy of `policies[at]` to `visits` (one thread)."""
+    _visit_sweep(
+        kind, data, indptr, indices, block, layers, rows, n_parts, policies, at, d, w, visits, private
+    )  # fmt: skip
 
 
 @kernel
@@ -167,27 +199,25 @@ def chain_steps(
     Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`.
     """
     horizon = block.size
-    for step in range(n_steps):
-        if step > 0:
-            past = store[k + step - 1]
+    for step in range(k, k + n_steps):
+        if step > k:
             if count_actions:
-                for r in range(past.size):
-                    visits[r] += past[r]
+                for r in range(visits.size):
+                    visits[r] += store[step - 1, r]
             else:
-                visit_sweep(
-                    kind, data, indptr, indices, block, layers, rows, n_parts, past, d, w, visits, private
+                _visit_sweep(
+                    kind, data, indptr, indices, block, layers, rows, n_parts, store, step - 1, d, w, visits, private
                 )  # fmt: skip
-        policy = store[k + step]
-        out = policy if greedy else store[k + step + 1]
+        to = step if greedy else step + 1
         for h in range(horizon - 1, -1, -1):
-            optimistic_backup(
+            _backup(
                 kind, data, indptr, indices, block, layers, rows, h, layers[h], layers[h + 1], chunk, greedy, losses,
-                visits, policy, out, sum_q, v, half_loss, half_dynamics[h], weight, eta, q, e,
+                visits, store, step, to, sum_q, v, half_loss, half_dynamics[h], weight, eta, q, e,
             )  # fmt: skip
 
 
-@kernel
-def _batch_dots(data, start, n_rows, w, lo, hi, d_next):
+@inlined
+def _batch_dots(data, start, n_rows, w, lo, hi, d, d0):
     # Eight partial sums per next state, merged as `vsum` merges its lanes: the bits of `_dots`, for eight policies.
     full = n_rows // 8 * 8
     for j in range(lo, hi):
@@ -212,17 +242,17 @@ def _batch_dots(data, start, n_rows, w, lo, hi, d_next):
         x = vadd(vadd(vadd(a0, a4), vadd(a2, a6)), vadd(vadd(a1, a5), vadd(a3, a7)))
         for i in range(full, n_rows):
             x = vfma(vset(data[o + i]), vload(w, 8 * i), x)
-        vstore(d_next, 8 * j, x)
+        vstore(d, 8 * (d0 + j), x)
 
 
-@kernel
-def _batch_scatter(data, indptr, indices, start, lo, hi, w, d_next):
+@inlined
+def _batch_scatter(data, indptr, indices, start, lo, hi, w, d, d0):
     for i in range(lo, hi):
         x = vload(w, 8 * i)
         if vsum(x) > 0.0:
             for p in range(indptr[start + i], indptr[start + i + 1]):
-                j = 8 * np.int64(indices[p])
-                vstore(d_next, j, vfma(vset(data[p]), x, vload(d_next, j)))
+                j = 8 * (d0 + np.int64(indices[p]))
+                vstore(d, j, vfma(vset(data[p]), x, vload(d, j)))
 
 
 @kernel
@@ -254,15 +284,15 @@ def visit_batch(
                     w[8 * (r - first) + lane] = y
                 visits[r] = total
         if h < horizon - 1:
-            n_next = layers[h + 2] - layers[h + 1]
-            d_next = d[8 * layers[h + 1] : 8 * layers[h + 2]]
+            d0 = layers[h + 1]
+            n_next = layers[h + 2] - d0
             if kind == 0:
-                _batch_dots(data, block[h], n_rows, w, 0, n_next, d_next)
+                _batch_dots(data, block[h], n_rows, w, 0, n_next, d, d0)
             else:
                 for p in range(n_parts):
-                    out = private[p, 0 : 8 * n_next]
-                    out[:] = 0.0
+                    for j in range(8 * p * n_next, 8 * (p + 1) * n_next):
+                        private[j] = 0.0
                     lo = rows[s0 + size * p // n_parts] - first
                     hi = rows[s0 + size * (p + 1) // n_parts] - first
-                    _batch_scatter(data, indptr, indices, block[h], lo, hi, w, out)
-                merge(private, n_parts, 0, 8 * n_next, d_next)
+                    _batch_scatter(data, indptr, indices, block[h], lo, hi, w, private, p * n_next)
+                _merge(private, n_parts, 8 * n_next, 0, 8 * n_next, d, 8 * d0)

@@ -2,79 +2,87 @@
 
 from __future__ import annotations
 
-from ._jit import kernel
+import numpy as np
+
+from ._jit import inlined, kernel
 from ._simd import fma, vfma, vload, vset, vstore
 
 __all__ = ["add_expectation", "backward", "backward_sweep"]
 
 
-@kernel
-def _add_expectation_dense(data, start, n_rows, lo, hi, v_next, q):
+@inlined
+def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0):
     # The block is stored (next state, row): four next states at a time are four streams of reads.
-    n_next = v_next.size
     full = lo + (hi - lo) // 8 * 8
+    shift = q0 - lo
     j = 0
     while j + 4 <= n_next:
         o0 = start + j * n_rows
         o1 = o0 + n_rows
         o2 = o1 + n_rows
         o3 = o2 + n_rows
-        b0 = vset(v_next[j])
-        b1 = vset(v_next[j + 1])
-        b2 = vset(v_next[j + 2])
-        b3 = vset(v_next[j + 3])
+        b0 = vset(v[v0 + j])
+        b1 = vset(v[v0 + j + 1])
+        b2 = vset(v[v0 + j + 2])
+        b3 = vset(v[v0 + j + 3])
         for i in range(lo, full, 8):
-            x = vload(q, i - lo)
+            x = vload(q, i + shift)
             x = vfma(vload(data, o0 + i), b0, x)
             x = vfma(vload(data, o1 + i), b1, x)
             x = vfma(vload(data, o2 + i), b2, x)
             x = vfma(vload(data, o3 + i), b3, x)
-            vstore(q, i - lo, x)
+            vstore(q, i + shift, x)
         for i in range(full, hi):
-            x1 = fma(data[o0 + i], v_next[j], q[i - lo])
-            x1 = fma(data[o1 + i], v_next[j + 1], x1)
-            x1 = fma(data[o2 + i], v_next[j + 2], x1)
-            q[i - lo] = fma(data[o3 + i], v_next[j + 3], x1)
+            y = fma(data[o0 + i], v[v0 + j], q[i + shift])
+            y = fma(data[o1 + i], v[v0 + j + 1], y)
+            y = fma(data[o2 + i], v[v0 + j + 2], y)
+            q[i + shift] = fma(data[o3 + i], v[v0 + j + 3], y)
         j += 4
     while j < n_next:
         o0 = start + j * n_rows
-        b0 = vset(v_next[j])
+        b0 = vset(v[v0 + j])
         for i in range(lo, full, 8):
-            vstore(q, i - lo, vfma(vload(data, o0 + i), b0, vload(q, i - lo)))
+            vstore(q, i + shift, vfma(vload(data, o0 + i), b0, vload(q, i + shift)))
         for i in range(full, hi):
-            q[i - lo] = fma(data[o0 + i], v_next[j], q[i - lo])
+            q[i + shift] = fma(data[o0 + i], v[v0 + j], q[i + shift])
         j += 1
 
 
-@kernel
-def _add_expectation_csr(data, indptr, indices, start, lo, hi, v_next, q):
-    # Four partial sums per row: one would wait for each multiply-add to finish.
+@inlined
+def _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, q, q0):
+    # Four partial sums per row: one would wait for each multiply-add to finish. An unsigned position skips the test
+    # for negative indices.
+    base = np.uint64(v0)
     for i in range(lo, hi):
-        p = indptr[start + i]
-        end = indptr[start + i + 1]
-        x0 = q[i - lo]
+        p = np.uint64(indptr[start + i])
+        end = np.uint64(indptr[start + i + 1])
+        last = end - (end - p) % np.uint64(4)
+        x0 = q[i - lo + q0]
         x1 = 0.0
         x2 = 0.0
         x3 = 0.0
-        while p + 4 <= end:
-            x0 = fma(data[p], v_next[indices[p]], x0)
-            x1 = fma(data[p + 1], v_next[indices[p + 1]], x1)
-            x2 = fma(data[p + 2], v_next[indices[p + 2]], x2)
-            x3 = fma(data[p + 3], v_next[indices[p + 3]], x3)
-            p += 4
+        while p < last:
+            x0 = fma(data[p], v[base + indices[p]], x0)
+            x1 = fma(data[p + np.uint64(1)], v[base + indices[p + np.uint64(1)]], x1)
+            x2 = fma(data[p + np.uint64(2)], v[base + indices[p + np.uint64(2)]], x2)
+            x3 = fma(data[p + np.uint64(3)], v[base + indices[p + np.uint64(3)]], x3)
+            p += np.uint64(4)
         while p < end:
-            x0 = fma(data[p], v_next[indices[p]], x0)
-            p += 1
-        q[i - lo] = (x0 + x2) + (x1 + x3)
+            x0 = fma(data[p], v[base + indices[p]], x0)
+            p += np.uint64(1)
+        q[i - lo + q0] = (x0 + x2) + (x1 + x3)
 
 
-@kernel
-def add_expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v_next, q):
-    """Add E[v_next(s') | row i] to q[i - lo] for rows lo..hi-1 of a layer with `n_rows` rows; `start` is its block."""
+@inlined
+def add_expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v, v0, n_next, q, q0):
+    """Add E[v(s') | row i] to q[q0 + i - lo] for rows lo..hi-1 of a layer with `n_rows` rows; `start` is its block.
+
+    The next layer's values are v[v0 : v0 + n_next]. (Offsets instead of slices, which count references.)
+    """
     if kind == 0:
-        _add_expectation_dense(data, start, n_rows, lo, hi, v_next, q)
+        _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0)
     else:
-        _add_expectation_csr(data, indptr, indices, start, lo, hi, v_next, q)
+        _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, q, q0)
 
 
 @kernel
@@ -87,11 +95,12 @@ def backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, greedy
     first = rows[layers[h]]
     r0 = rows[lo]
     r1 = rows[hi]
-    q[r0:r1] = losses[r0:r1]
+    for r in range(r0, r1):
+        q[r] = losses[r]
     if h < block.size - 1:
         add_expectation(
             kind, data, indptr, indices, block[h], rows[layers[h + 1]] - first, r0 - first, r1 - first,
-            v[layers[h + 1] : layers[h + 2]], q[r0:r1],
+            v, layers[h + 1], layers[h + 2] - layers[h + 1], q, r0,
         )  # fmt: skip
     for s in range(lo, hi):
         if greedy:

@@ -96,8 +96,9 @@ def _backup(
                 x = vexp(vmul(eta8, vsub(least, vload(sum_q, 8 * r))))
                 total = vadd(total, x)
                 vstore(out, 8 * r, x)
+            total = vdiv(one, total)
             for r in range(rows[s], rows[s + 1]):
-                vstore(out, 8 * r, vdiv(vload(out, 8 * r), total))
+                vstore(out, 8 * r, vmul(vload(out, 8 * r), total))
 
 
 @kernel
