@@ -4,6 +4,7 @@ from . import reference
 from .agents import OPO
 from .chain import policy_chain
 from .cmdp import ContextualMDP, FiniteContexts, Trajectory
+from .envs.rewards import rewards_to_losses
 from .errors import OpoError
 from .layers import LayeredMDP, Layout
 from .operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
@@ -31,6 +32,7 @@ __all__ = [
     "occupancy",
     "policy_chain",
     "reference",
+    "rewards_to_losses",
     "rollout",
     "set_threads",
     "simulate",

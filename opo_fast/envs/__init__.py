@@ -3,17 +3,24 @@
 from .environment import Environment, Noise, PerContext
 from .generators import combination_lock, random_finite, random_linear, random_softmax
 from .icu_sepsis import icu_sepsis, load_icu_data
+from .registry import EnvironmentInfo, about, describe, info, make, names
 from .rewards import RescaledRewards, RewardMap, rewards_to_losses
 
 __all__ = [
     "Environment",
+    "EnvironmentInfo",
     "Noise",
     "PerContext",
     "RescaledRewards",
     "RewardMap",
+    "about",
     "combination_lock",
+    "describe",
     "icu_sepsis",
+    "info",
     "load_icu_data",
+    "make",
+    "names",
     "random_finite",
     "random_linear",
     "random_softmax",

@@ -176,7 +176,7 @@ def random_linear(
     n_actions: int = 3,
     dimension: int = 3,
     *,
-    n_contexts: int | None = None,
+    n_contexts: int | None = 8,
     n_losses: int = 10,
     n_dynamics: int = 10,
     successors: int | None = None,
@@ -196,7 +196,7 @@ def random_linear(
     dimension : int
         d, the number of features.
     n_contexts : int, optional
-        Draw so many contexts once. Default: a new one in each episode, uniform on the simplex.
+        Draw so many contexts once, uniform on the simplex. None: a new one in each episode.
 
     Returns
     -------
@@ -231,7 +231,7 @@ def random_softmax(
     n_actions: int = 3,
     dimension: int = 3,
     *,
-    n_contexts: int | None = None,
+    n_contexts: int | None = 8,
     strength: float = 2.0,
     n_losses: int = 10,
     n_dynamics: int = 10,

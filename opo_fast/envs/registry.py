@@ -1,0 +1,234 @@
+"""Environments by name, for the command line and for scripts."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import OpoError
+from ..layers import LayeredMDP
+from ..operations import evaluate, solve
+from . import generators
+from .environment import Environment
+from .icu_sepsis import icu_sepsis
+
+__all__ = ["EnvironmentInfo", "about", "describe", "info", "make", "names"]
+
+
+@dataclass(frozen=True)
+class EnvironmentInfo:
+    """What a list of environments says of one.
+
+    Attributes
+    ----------
+    name, summary, contexts, source : str
+    sizes : str
+        At the default options.
+    extra : str
+        The extra of the package that it needs; empty where none.
+    options : tuple of str
+        What `make` takes beside the name.
+    """
+
+    name: str
+    summary: str
+    sizes: str
+    contexts: str
+    source: str
+    extra: str
+    factory: Callable[..., Environment]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What `make` takes beside the name."""
+        return tuple(inspect.signature(self.factory).parameters)
+
+
+_ENTRIES = [
+    EnvironmentInfo(
+        "icu-sepsis",
+        "sepsis treatment in intensive care, estimated from real patients",
+        "10 steps, 716 states, 25 actions",
+        "4: severity group of the admission",
+        "PyPI icu-sepsis 2.0.1",
+        "icu",
+        icu_sepsis,
+    ),
+    EnvironmentInfo(
+        "combination-lock",
+        "hard exploration: a costly path that pays only at its end, with decoy candidates",
+        "6 steps, 2 states, 3 actions",
+        "5: each with a code of its own",
+        "generated",
+        "",
+        generators.combination_lock,
+    ),
+    EnvironmentInfo(
+        "random-finite",
+        "random losses and transitions, finite classes of independent candidates",
+        "5 steps, 4 states, 3 actions",
+        "5",
+        "generated",
+        "",
+        generators.random_finite,
+    ),
+    EnvironmentInfo(
+        "random-linear",
+        "losses and transitions linear in the context",
+        "5 steps, 4 states, 3 actions",
+        "8 points of the simplex, or endless",
+        "generated",
+        "",
+        generators.random_linear,
+    ),
+    EnvironmentInfo(
+        "random-softmax",
+        "softmax transitions and logistic losses of the context",
+        "5 steps, 4 states, 3 actions",
+        "8 points of the cube, or endless",
+        "generated",
+        "",
+        generators.random_softmax,
+    ),
+]
+_BY_NAME = {entry.name: entry for entry in _ENTRIES}
+
+
+def names() -> list[str]:
+    """Names that `make` knows."""
+    return list(_BY_NAME)
+
+
+def info(name: str) -> EnvironmentInfo:
+    """What is known of the environment `name` without building it."""
+    entry = _BY_NAME.get(name)
+    if entry is None:
+        close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise OpoError(f"there is no environment {name!r}{hint}: {', '.join(_BY_NAME)}, or the path of a file, is needed")
+    return entry
+
+
+def about(name: str) -> str:
+    """One line on the environment `name`: what it is, its sizes, contexts and source, and the extra that it needs."""
+    if name not in _BY_NAME and pathlib.Path(name).is_file():
+        return f"the model in the file {name}"
+    entry = info(name)
+    needs = f"; needs pip install 'opo-fast[{entry.extra}]'" if entry.extra else ""
+    return f"{entry.summary} ({entry.sizes}; contexts: {entry.contexts}; {entry.source}{needs})"
+
+
+def make(name: str, **options: Any) -> Environment:
+    """Build an environment by name, or from a file.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`, or the path of a file.
+    options
+        Of the environment: see ``info(name).options`` and the docstring of its factory.
+
+    Returns
+    -------
+    Environment
+
+    Raises
+    ------
+    OpoError
+        An unknown name or option, a value out of range, or a package that is missing.
+    """
+    entry = info(name)
+    for option in options:
+        if option not in entry.options:
+            raise OpoError(f"{name} has no option {option!r}: one of {', '.join(entry.options)} is needed")
+    try:
+        return entry.factory(**options)
+    except TypeError as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise OpoError(f"{name} cannot be built with {given}: {error}") from error
+
+
+def describe(environment: Environment, most: int = 100) -> dict[str, Any]:
+    """What an environment is made of, as plain data.
+
+    Parameters
+    ----------
+    environment : Environment
+    most : int
+        Contexts that are looked at; of endless ones, so many are drawn.
+
+    Returns
+    -------
+    dict
+        ``name``, ``source``, ``layers`` (sizes), ``steps``, ``n_states``, ``n_actions``, ``allowed_pairs``,
+        ``transitions`` (of all layers), ``storage``, ``bytes`` (distinct transitions of one context), ``n_contexts`` (None
+        where endless), ``loss_class``, ``dynamics_class`` (names), and ``contexts``: for each, ``label``,
+        ``probability``, ``reachable`` (share of the states), ``uniform``, ``optimum`` and ``worst`` (values V(s_1), sums of
+        losses) and the same in the user's reward, ``reward_uniform``, ``reward_optimum`` (None where there is none).
+    """
+    layout = environment.layout
+    if environment.contexts is None:
+        rng = np.random.default_rng(0)
+        shown = [environment.sample_context(rng) for _ in range(min(most, 5))]
+        chances: list[float | None] = [None] * len(shown)
+    else:
+        shown = list(environment.contexts[:most])
+        assert environment.probabilities is not None
+        chances = environment.probabilities[:most].tolist()
+    rows = []
+    for context, chance in zip(shown, chances, strict=True):
+        mdp = environment.mdp(context)
+        row: dict[str, Any] = {"label": environment.label(context), "probability": chance, "reachable": _reachable(mdp)}
+        row["uniform"] = float(evaluate(mdp, mdp.uniform_policy()).v[0])
+        row["optimum"] = float(solve(mdp).v[0])
+        row["worst"] = layout.horizon - float(solve(mdp.with_losses(1.0 - mdp.losses)).v[0])
+        for key in ("uniform", "optimum"):
+            row[f"reward_{key}"] = None if environment.reward_map is None else float(environment.reward_value(row[key]))
+        rows.append(row)
+    transitions = environment.mdp(shown[0]).transitions
+    mask = environment.action_mask
+    return {
+        "name": environment.name,
+        "source": environment.source,
+        "layers": list(layout.layer_sizes),
+        "steps": environment.steps,
+        "n_states": layout.n_states,
+        "n_actions": layout.n_actions,
+        "allowed_pairs": layout.n_states * layout.n_actions if mask is None else int(mask.sum()),
+        "transitions": transitions.n_transitions,
+        "storage": "CSR" if transitions.kind else "dense",
+        "bytes": transitions.nbytes,
+        "n_contexts": None if environment.contexts is None else len(environment.contexts),
+        "loss_class": list(environment.loss_class.names),
+        "dynamics_class": list(environment.dynamics_class.names),
+        "contexts": rows,
+    }
+
+
+def _reachable(mdp: LayeredMDP) -> float:
+    """Share of the states that some policy reaches."""
+    t, layout = mdp.transitions, mdp.layout
+    reached = np.zeros(layout.n_states, bool)
+    reached[0] = True
+    for h in range(layout.horizon - 1):
+        here, there = layout.layer(h), layout.layer(h + 1)
+        lo, hi = int(t.rows[here.start]), int(t.rows[here.stop])
+        per_state = np.diff(t.rows[here.start : here.stop + 1])
+        rows = np.flatnonzero(np.repeat(reached[here], per_state))
+        start, n_rows = int(t.block[h]), hi - lo
+        if t.kind:
+            pointer = t.indptr[start : start + n_rows + 1]
+            base = int(pointer[0])
+            part = slice(base, int(pointer[-1]))
+            live = np.repeat(np.isin(np.arange(n_rows), rows, assume_unique=True), np.diff(pointer)) & (t.data[part] > 0)
+            reached[there][t.indices[part][live]] = True
+        else:
+            block = t.data[start : start + n_rows * layout.layer_sizes[h + 1]].reshape(-1, n_rows)
+            reached[there] |= (block[:, rows] > 0).any(axis=1)
+    return float(reached.mean())
