@@ -139,7 +139,7 @@ def chain(history: Sequence[LayeredMDP], rule: ChainRule, uniform: Array) -> Arr
             policies.append((np.arange(layout.n_actions) == best[:, None]).astype(np.float64))
             continue
         sum_q += q
-        gaps = np.where(allowed, sum_q, 0.0) - sum_q.min(axis=1, keepdims=True)
+        gaps = np.where(allowed, sum_q - sum_q.min(axis=1, keepdims=True), 0.0)
         weights = np.where(allowed, np.exp(-rule.eta * gaps), 0.0)
         policies.append(weights / weights.sum(axis=1, keepdims=True))
     return policies[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import hypothesis
@@ -10,7 +11,9 @@ import pytest
 import opo_fast as of
 
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=40, derandomize=True, print_blob=True)
-hypothesis.settings.load_profile("suite")
+hypothesis.settings.register_profile("bounds", parent=hypothesis.settings.get_profile("suite"), max_examples=6)
+# Without compilation (the run that checks bounds) an example takes a hundred times longer.
+hypothesis.settings.load_profile("bounds" if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" else "suite")
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
 
