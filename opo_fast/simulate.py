@@ -4,28 +4,46 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .cmdp import ContextualMDP, check_trajectory, context_key
 from .errors import OpoError
-from .layers import LayeredMDP, whole
+from .layers import LayeredMDP, real, whole
 from .operations import Backend, check_backend, check_policy, evaluate, play, solve
 from .store import LRU
 from .streams import Streams
 
-__all__ = ["Simulation", "SimulationResult", "simulate"]
+__all__ = ["ContextSummary", "Simulation", "SimulationResult", "simulate"]
 
 Array = npt.NDArray[Any]
 
 _COLUMNS = ("value", "optimal_value", "uniform_value", "observed_loss", "saturation", "context_index", "loss_fit", "dynamics_fit")
 _WHOLE = ("context_index", "loss_fit", "dynamics_fit")
 _FORMAT = "opo_fast.SimulationResult"
+
+
+class ContextSummary(NamedTuple):
+    """One line of `SimulationResult.summary`: a context, or all of them.
+
+    The values and the share of the gap are means over the last episodes, the regret is that of the whole run.
+    """
+
+    label: str
+    episodes: int
+    learned: float
+    uniform: float
+    optimum: float
+    regret: float
+    gap_closed: float
 
 
 class SimulationResult:
@@ -49,7 +67,7 @@ class SimulationResult:
     contexts : list
         The distinct contexts; empty where there are more than 10,000.
     settings : dict
-        Environment, agent, seed, seconds and whether the run was interrupted.
+        Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: what each of `contexts` means.
     """
 
     def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any]) -> None:
@@ -88,8 +106,35 @@ class SimulationResult:
 
     def gap_closed(self, episodes: slice = slice(None)) -> float:
         """Share of the gap between the uniform policy and the optimum that the played policies close: 1 is optimal."""
-        gap = (self.uniform_value - self.optimal_value)[episodes].sum()
-        return float(1 - self.regret[episodes].sum() / gap) if gap > 0 else float("nan")
+        return _share(self.regret[episodes], (self.uniform_value - self.optimal_value)[episodes])
+
+    def summary(self, last: float = 0.1) -> list[ContextSummary]:
+        """How well each context was learned, and a last line "all" for the whole run.
+
+        Numbered contexts come in their order, others in that of their first appearance.
+
+        Parameters
+        ----------
+        last : float
+            Share of the episodes, counted from the end, that stands for what was learned; above 0 and at most 1.
+        """
+        last = real(last, "last", least=0.0, most=1.0)
+        if last == 0:
+            raise OpoError("last is 0.0: a number above 0 is needed")
+        tail = np.zeros(self.episodes, bool)
+        tail[self.episodes - max(1, round(last * self.episodes)) if self.episodes else 0 :] = True
+        numbers = list(range(len(self.contexts)))
+        if all(isinstance(context, int) for context in self.contexts):
+            numbers.sort(key=self.contexts.__getitem__)
+        lines = [self._line(self.settings["labels"][number], self.context_index == number, tail) for number in numbers]
+        return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
+
+    def _line(self, label: str, mine: Array, tail: Array) -> ContextSummary:
+        late = mine & tail
+        columns = (self.value, self.uniform_value, self.optimal_value)
+        learned, uniform, optimum = (float(column[late].mean()) if late.any() else float("nan") for column in columns)
+        share = _share(self.regret[late], (self.uniform_value - self.optimal_value)[late])
+        return ContextSummary(label, int(mine.sum()), learned, uniform, optimum, float(self.regret[mine].sum()), share)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to `path` as npz (no pickle). Contexts are kept where JSON can hold them."""
@@ -143,6 +188,19 @@ class SimulationResult:
         )
 
 
+def _label(cmdp: Any, context: Any) -> str:
+    """What the environment calls a context."""
+    if hasattr(cmdp, "label"):
+        return str(cmdp.label(context))
+    labels = getattr(cmdp, "labels", ())
+    return str(labels[context]) if isinstance(context, int) and 0 <= context < len(labels) else str(context)
+
+
+def _share(regret: Array, gap: Array) -> float:
+    """1 - sum(regret) / sum(gap); NaN where the uniform policy is optimal up to rounding."""
+    return float(1 - regret.sum() / gap.sum()) if gap.size and gap.mean() > 1e-12 else float("nan")
+
+
 class _Truth:
     """The true models' values, computed once per context while they stay in the cache."""
 
@@ -181,9 +239,11 @@ class Simulation:
             raise OpoError(f"agent has {agent.layout!r}: the layout of the environment, {cmdp.layout!r}, is needed")
         self.episodes = whole(episodes, "episodes", least=1)
         self.cmdp, self.agent, self.backend = cmdp, agent, backend
+        self.agent_name = str(getattr(agent, "name", type(agent).__name__))
         self.streams = Streams(seed, cmdp.layout.horizon)
         self.episode = 0
         self.contexts: list[Any] = []
+        self.labels: list[str] = []
         self.columns: dict[str, Array] = {
             name: np.full(self.episodes, -1, np.int64) if name in _WHOLE else np.full(self.episodes, np.nan) for name in _COLUMNS
         }
@@ -226,6 +286,7 @@ class Simulation:
             self._numbers[key] = len(self._numbers)
             if len(self._numbers) <= 10_000:
                 self.contexts.append(context)
+                self.labels.append(_label(self.cmdp, context))
         best, uniform = self._truth.values(key, mdp)
         columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = value, best, uniform
         columns["observed_loss"][t] = trajectory.losses.sum()
@@ -239,18 +300,18 @@ class Simulation:
 
     def result(self, *, interrupted: bool = False) -> SimulationResult:
         """What was recorded so far."""
+        few = len(self._numbers) <= 10_000
         settings = {
             "environment": str(getattr(self.cmdp, "name", type(self.cmdp).__name__)),
-            "agent": type(self.agent).__name__,
+            "agent": self.agent_name,
             "seed": self.streams.seed,
             "planned_episodes": self.episodes,
             "interrupted": interrupted,
             "seconds": self._seconds,
-            "labels": [str(label) for label in getattr(self.cmdp, "labels", ())],
+            "labels": list(self.labels) if few else [],
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
-        contexts = self.contexts if len(self._numbers) <= 10_000 else []
-        return SimulationResult(columns, list(contexts), settings)
+        return SimulationResult(columns, list(self.contexts) if few else [], settings)
 
 
 def simulate(
@@ -274,14 +335,15 @@ def simulate(
         Keys the streams of contexts, actions, transitions and losses. The same seed gives the same bits, and two agents
         with the same seed see the same contexts and uniforms. No global random state is touched.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, for a run that takes more than two seconds.
+        A bar on standard error. Default: on a terminal, once the run has taken two seconds.
     backend : {"numba", "numpy"}
         Of the true values and the rollouts; the agent has its own.
 
     Returns
     -------
     SimulationResult
-        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set.
+        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set. The episode under way is finished
+        first, so that the agent can go on being used; a second Ctrl-C stops in the middle of it.
 
     Raises
     ------
@@ -289,9 +351,9 @@ def simulate(
         The agent or the environment does not fit; an error of either names the episode.
     """
     run = Simulation(cmdp, agent, episodes, seed, backend=backend)
-    with _bar(run, progress) as shown:
+    with _bar(run, progress) as shown, _interrupts() as interrupted:
         try:
-            while run.episode < run.episodes:
+            while run.episode < run.episodes and not interrupted():
                 run.step()
                 shown()
         except KeyboardInterrupt:
@@ -299,44 +361,64 @@ def simulate(
         except OpoError as error:
             error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
             raise
-    return run.result()
+    return run.result(interrupted=run.episode < run.episodes)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C came. It mostly comes while a kernel runs, and stopping right after that would split a step in two."""
+    came = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if mine:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: came
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
 def _bar(run: Simulation, progress: bool | None) -> Iterator[Callable[[], None]]:
-    import sys
-
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield lambda: None
         return
-    began = last = time.perf_counter()
-    bar: Any = None
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("regret {task.fields[regret]:.1f}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    task = bar.add_task(f"{run.agent_name} (kernels are compiled on first use)", total=run.episodes, regret=0.0)
+    timer = threading.Timer(0.0 if progress else 2.0, bar.start)
+    timer.daemon = True
+    last = time.perf_counter()
 
     def show() -> None:
-        nonlocal bar, last
+        nonlocal last
         now = time.perf_counter()
-        if bar is None and (progress or now - began > 2.0):
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("regret {task.fields[regret]:.1f}"),
-                TimeRemainingColumn(),
-            )
-            bar = Progress(*columns, console=Console(stderr=True))
-            bar.add_task(type(run.agent).__name__, total=run.episodes, regret=0.0)
-            bar.start()
-        if bar is not None and (now - last > 0.1 or run.episode == run.episodes):
+        if now - last > 0.1 or run.episode == run.episodes:
             last = now
             done = slice(0, run.episode)
             regret = float((run.columns["value"][done] - run.columns["optimal_value"][done]).sum())
-            bar.update(bar.task_ids[0], completed=run.episode, regret=regret)
+            bar.update(task, description=run.agent_name, completed=run.episode, regret=regret)
 
+    timer.start()
     try:
         yield show
     finally:
-        if bar is not None:
-            bar.stop()
+        timer.cancel()
+        timer.join()
+        bar.stop()
