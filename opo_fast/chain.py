@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ from .cmdp import context_key
 from .errors import OpoError
 from .kernels import chain as kernels
 from .kernels import packed as packed_kernels
+from .kernels.ingest import pack_lane
 from .kernels.weights import count_saturated
 from .layers import LayeredMDP, Layout, Transitions, as_mask
 from .operations import PARTS, Backend, check_backend, shares, visit_in_parts
@@ -48,6 +50,8 @@ CHUNK = 256
 SMALL_STORE = 1 << 18
 """Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
 writes that nobody reads as long as no new dynamics turns up."""
+WORTH_THREADS = 1 << 21
+"""Transitions of a chain's steps from which threads gain more than they cost."""
 RECENT = 64
 """A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
 
@@ -84,9 +88,11 @@ class History:
 
     def dynamics(self, k: int, n: int) -> set[Hashable]:
         """The dynamics fits of steps k..n-1."""
-        if k >= n:
-            return set()
-        return {fit for _, fit in self.runs[self._run(k) : self._run(n - 1) + 1]}
+        return {fit for _, fit in self.pairs(k, n)}
+
+    def pairs(self, k: int, n: int) -> list[tuple[Hashable, Hashable]]:
+        """The pairs of fits of the runs that steps k..n-1 lie in."""
+        return self.runs[self._run(k) : self._run(n - 1) + 1] if k < n else []
 
 
 class ModelSource(Protocol):
@@ -130,6 +136,7 @@ class _Chain:
         self.models: dict[Hashable, Any] = {}
         self.loss_rows: dict[Hashable, Array] = {}
         self.last: Array | None = None
+        self.v = np.zeros(self.engine.layout.n_states * self.lanes)
         self._begin()
 
     def _begin(self) -> None:
@@ -165,6 +172,12 @@ class _Chain:
             entry.counted = self.steps - 1
             self.last = entry.counts
         self._forget(history, n)
+
+    def prepare(self, history: History, n: int) -> None:
+        """Build the models of the next steps in this thread: two threads of Python only wait for each other."""
+        for loss_fit, fit in history.pairs(self.steps, n)[:RECENT]:
+            self._losses(loss_fit)
+            self._model(fit)
 
     def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> _Visits | None:
         """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
@@ -255,11 +268,20 @@ class _Chain:
         return line[lane :: self.lanes]
 
     def saturation(self, lane: int) -> float:
-        """Share of the rows whose bonus was at its cap in the last step; 1 before the first."""
+        """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term of beta 0 is not looked at."""
         if self.last is None:
             return 1.0
-        rule, counts = self.engine.rule, np.ascontiguousarray(self.last[lane :: self.lanes])
-        return int(count_saturated(counts, rule.half_loss, float(rule.half_dynamics.max()))) / counts.size
+        rule, rows, counts = self.engine.rule, self.engine.rows, np.ascontiguousarray(self.last[lane :: self.lanes])
+        offsets = self.engine.layout.offsets if rule.half_dynamics.min() < rule.half_dynamics.max() else [0, -1]
+        total = 0
+        for h, (s0, s1) in enumerate(pairwise(offsets)):
+            half = float(rule.half_dynamics[h])
+            total += int(count_saturated(counts[rows[s0] : rows[s1]], rule.half_loss or half, half or rule.half_loss))
+        return total / counts.size
+
+    def value(self, lane: int) -> float:
+        """The optimistic value of the start state in the last step."""
+        return float(self.v[lane])
 
     # What the two forms do differently.
 
@@ -285,7 +307,7 @@ class _Single(_Chain):
     def __post_init__(self) -> None:
         super().__post_init__()
         layout = self.engine.layout
-        self.v, self.d = np.empty(layout.n_states), np.empty(layout.n_states)
+        self.d = np.empty(layout.n_states)
         self.lane_scratch: tuple[Array, Array, Array] | None = None
 
     def _prepare(self, transitions: list[Transitions]) -> Transitions:
@@ -356,14 +378,14 @@ class _Pack(_Chain):
     def __post_init__(self) -> None:
         super().__post_init__()
         layout = self.engine.layout
-        self.v, self.d = np.empty(layout.n_states * self.lanes), np.empty(layout.n_states * self.lanes)
+        self.d = np.empty(layout.n_states * self.lanes)
         self.w = np.empty(max(self.engine.layer_rows) * self.lanes)
 
     def _prepare(self, transitions: list[Transitions]) -> Array:
-        packed = np.zeros((self.engine.packed_size, self.lanes))
+        packed = np.zeros(self.engine.packed_size * self.lanes)
         for lane, t in enumerate(transitions):
-            self.engine.write_packed(t, packed, lane)
-        return packed.reshape(-1)
+            pack_lane(*t.arguments, self.engine.packed_block, packed, lane)
+        return packed
 
     def _interleave(self, rows: list[Array]) -> Array:
         packed = np.zeros((self.engine.n_rows, self.lanes))
@@ -425,21 +447,6 @@ class ChainEngine:
         self._chains: OrderedDict[Hashable, tuple[_Chain, int]] = OrderedDict()
         self.planned = 0
 
-    def write_packed(self, t: Transitions, packed: Array, lane: int) -> None:
-        """Lay out one context's transitions (row, next state) in its lane."""
-        sizes = self.layout.layer_sizes
-        for h in range(self.layout.horizon - 1):
-            n_rows, n_next = int(self.layer_rows[h]), sizes[h + 1]
-            target = packed[self.packed_block[h] : self.packed_block[h + 1], lane].reshape(n_rows, n_next)
-            if t.kind == 0:
-                start = int(t.block[h])
-                target[...] = t.data[start : start + n_rows * n_next].reshape(n_next, n_rows).T
-            else:
-                pointer = t.indptr[t.block[h] : t.block[h] + n_rows + 1]
-                row = np.repeat(np.arange(n_rows), np.diff(pointer))
-                part = slice(int(pointer[0]), int(pointer[-1]))
-                target[row, t.indices[part].astype(np.int64)] = t.data[part]
-
     @property
     def lookahead(self) -> int:
         """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
@@ -453,7 +460,13 @@ class ChainEngine:
         missing = [(key, context) for key, context in keys.items() if key not in self._chains]
         lanes = kernels.LANES if self.packed else 1
         chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
-        run_all(_Chain.advance, [(chain, history, n) for chain in chains])
+        if n * self.packed_size * lanes < WORTH_THREADS:
+            for chain in chains:
+                chain.advance(history, n)
+        else:
+            for chain in chains:
+                chain.prepare(history, n)
+            run_all(_Chain.advance, [(chain, history, n) for chain in chains])
         self.planned += sum(chain.planned for chain in chains)
         self._shrink(chains)
 

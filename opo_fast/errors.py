@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["OpoError"]
+from typing import Any
+
+__all__ = ["OpoError", "Place"]
 
 
 class OpoError(ValueError):
@@ -10,3 +12,13 @@ class OpoError(ValueError):
 
     Every check of the package raises this class (a `ValueError`), where the user's call is.
     """
+
+
+class Place:
+    """A place named in a message, put into words only if the message is needed: contexts can be long to print."""
+
+    def __init__(self, template: str, *values: Any) -> None:
+        self._template, self._values = template, values
+
+    def __str__(self) -> str:
+        return self._template.format(*self._values)

@@ -16,14 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .errors import OpoError
-from .kernels.ingest import check_csr, check_dense, check_unit
+from .errors import OpoError, Place
+from .kernels.ingest import check_csr, check_dense, check_unit, ingest_dense
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
 
 Array = npt.NDArray[Any]
 
 DENSE, CSR = 0, 1
+_FLOAT64 = np.dtype(np.float64)
+_SMALL = 1 << 14
+"""Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
+_NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
+_NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
 _LARGE = {DENSE: 1 << 19, CSR: 1 << 18}
 """Transitions in a layer from which one layer is worth several threads, per storage (a matter of shape alone)."""
 
@@ -92,6 +97,17 @@ class Layout(_Immutable):
         """States of layer `h`, counted from 0, as a slice into arrays of shape (n_states, ...)."""
         return slice(int(self.offsets[h]), int(self.offsets[h + 1]))
 
+    @cached_property
+    def rows(self) -> Array:
+        """First row of each state where every action is allowed, `n_states + 1` entries."""
+        return frozen(np.arange(self.n_states + 1, dtype=np.int64) * self.n_actions)
+
+    @cached_property
+    def dense_block(self) -> Array:
+        """Where the block of each layer starts in dense transitions without shared blocks; the last entry is the total."""
+        sizes = np.array(self.layer_sizes, np.int64)
+        return frozen(np.concatenate([[0], np.cumsum(sizes[:-1] * self.n_actions * sizes[1:])]))
+
     def layer_of(self, state: int) -> int:
         """Layer of `state`, counted from 0; ``horizon`` for the end state."""
         return int(np.searchsorted(self.offsets, state, side="right")) - 1
@@ -144,16 +160,17 @@ class Transitions(_Immutable):
         *,
         action_mask: Array | None = None,
         dtype: npt.DTypeLike = np.float64,
-        where: str = "transitions",
+        where: str | Place = "transitions",
     ) -> None:
         self.layout = layout
         self.dtype = _as_dtype(dtype)
         self.action_mask = as_mask(layout, action_mask)
-        counts = np.full(layout.n_states, layout.n_actions) if self.action_mask is None else self.action_mask.sum(axis=1)
-        self.rows = frozen(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-        self.pairs = None if self.action_mask is None else frozen(np.flatnonzero(self.action_mask))
+        self.rows, self.pairs = layout.rows, None
+        if self.action_mask is not None:
+            self.rows = frozen(np.concatenate([[0], np.cumsum(self.action_mask.sum(axis=1))]).astype(np.int64))
+            self.pairs = frozen(np.flatnonzero(self.action_mask))
         arrays = _as_list(arrays, layout, where)
-        sparse = [sp.issparse(array) for array in arrays]
+        sparse = [type(array) is not np.ndarray and sp.issparse(array) for array in arrays]
         if any(sparse) and not all(sparse):
             raise OpoError(
                 f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: all of one kind are needed"
@@ -195,12 +212,14 @@ class Transitions(_Immutable):
     def _allowed(self, h: int) -> Array | None:
         return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
 
-    def _fill_dense(self, arrays: Sequence[Any], where: str) -> None:
+    def _fill_dense(self, arrays: Sequence[Any], where: str | Place) -> None:
+        if self._fill_small(arrays):
+            return
         sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
         opening, total = self._distinct(arrays, lambda h: self._n_rows(h) * sizes[h + 1])
         data = np.empty(total, dtype=self.dtype)
         for h in opening:
-            array = as_real(arrays[h], f"{where}[{h}]")
+            array = as_real(arrays[h], Place("{}[{}]", where, h))
             if array.shape != (sizes[h], n_actions, sizes[h + 1]):
                 raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed")
             n_rows, n_next, start = self._n_rows(h), sizes[h + 1], int(self.block[h])
@@ -214,9 +233,33 @@ class Transitions(_Immutable):
             if code:
                 entry = data[start + self._place[1] * n_rows + self._place[0]]
                 raise self._fault(code, h, where, float(entry), int(self._place[1]), sums)
-        self.data, self.indptr, self.indices = frozen(data), frozen(np.empty(0, np.int64)), frozen(np.empty(0, np.uint32))
+        self.data, self.indptr, self.indices = frozen(data), _NO_POINTER, _NO_INDICES
 
-    def _fill_csr(self, arrays: Sequence[Any], where: str) -> None:
+    def _fill_small(self, arrays: Sequence[Any]) -> bool:
+        """The common small case in one kernel call; whatever is special or wrong is left to the general way."""
+        layout = self.layout
+        total = int(layout.dense_block[-1])
+        if (
+            self.action_mask is not None
+            or total > _SMALL
+            or self.dtype != _FLOAT64
+            or not arrays
+            or len(set(map(id, arrays))) < len(arrays)
+        ):
+            return False
+        sizes, n_actions = layout.layer_sizes, layout.n_actions
+        for h, array in enumerate(arrays):
+            if type(array) is not np.ndarray or array.dtype != _FLOAT64 or array.shape != (sizes[h], n_actions, sizes[h + 1]):
+                return False
+        data = np.empty(total)
+        flat = np.concatenate([array.reshape(-1) for array in arrays])
+        if not ingest_dense(flat, layout.dense_block, layout.offsets, n_actions, _tolerance(_FLOAT64), data):
+            return False
+        self.block = layout.dense_block
+        self.data, self.indptr, self.indices = frozen(data), _NO_POINTER, _NO_INDICES
+        return True
+
+    def _fill_csr(self, arrays: Sequence[Any], where: str | Place) -> None:
         sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
         opening, total_rows = self._distinct(arrays, lambda h: self._n_rows(h) + 1)
         parts = {}
@@ -224,7 +267,7 @@ class Transitions(_Immutable):
             shape = (sizes[h] * n_actions, sizes[h + 1])
             if arrays[h].shape != shape:
                 raise OpoError(f"{where}[{h}] has shape {arrays[h].shape}: (S_h * A, S_h+1) = {shape} is needed")
-            parts[h] = as_csr(arrays[h], f"{where}[{h}]")
+            parts[h] = as_csr(arrays[h], Place("{}[{}]", where, h))
             allowed = self._allowed(h)
             if allowed is not None and not allowed.all():
                 parts[h] = parts[h][np.flatnonzero(allowed)]
@@ -248,7 +291,7 @@ class Transitions(_Immutable):
                 raise self._fault(code, h, where, float(data[p]) if code == 1 else 0.0, position, sums)
         self.data, self.indptr, self.indices = frozen(data), frozen(indptr), frozen(indices)
 
-    def _fault(self, code: int, h: int, where: str, entry: float, position: int, sums: Array) -> OpoError:
+    def _fault(self, code: int, h: int, where: str | Place, entry: float, position: int, sums: Array) -> OpoError:
         layout, row = self.layout, int(self._place[0])
         pair = int(self.rows[layout.offsets[h]]) + row
         if self.pairs is not None:
@@ -632,8 +675,10 @@ def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, str
     return number
 
 
-def as_real(array: Any, name: str) -> Array:
+def as_real(array: Any, name: str | Place) -> Array:
     """`array` as a float64 or float32 ndarray (integers and booleans become float64); anything else is refused."""
+    if type(array) is np.ndarray and array.dtype == _FLOAT64:
+        return array
     if sp.issparse(array):
         raise OpoError(f"{name} is a sparse array: a dense one is needed")
     try:
@@ -652,7 +697,7 @@ def as_real(array: Any, name: str) -> Array:
     return result
 
 
-def as_csr(array: Any, name: str) -> Any:
+def as_csr(array: Any, name: str | Place) -> Any:
     """A canonical CSR form of `array` (duplicates add up); the caller's arrays are never written to."""
     if array.dtype.kind not in "fiub":
         raise OpoError(f"{name} has dtype {array.dtype}: real numbers are needed")
@@ -705,7 +750,7 @@ def as_transitions(
     action_mask: Array | None = None,
     *,
     dtype: npt.DTypeLike = np.float64,
-    where: str = "transitions",
+    where: str | Place = "transitions",
 ) -> Transitions:
     """`transitions` as a `Transitions` of this layout; one that is already is handed on as it is."""
     if isinstance(transitions, LayeredMDP):
@@ -722,7 +767,7 @@ def as_transitions(
     return transitions
 
 
-def as_losses(layout: Layout, losses: Any, where: str = "losses") -> Array:
+def as_losses(layout: Layout, losses: Any, where: str | Place = "losses") -> Array:
     """Losses (n_states, A) in [0, 1] as a read-only float64 copy, or an error that names the first bad entry."""
     array = as_real(losses, where)
     if array.shape != layout.shape:
@@ -730,14 +775,14 @@ def as_losses(layout: Layout, losses: Any, where: str = "losses") -> Array:
     return frozen(_checked_unit(array, where))
 
 
-def _as_losses_2d(losses: Any, where: str) -> Array:
+def _as_losses_2d(losses: Any, where: str | Place) -> Array:
     array = as_real(losses, where)
     if array.ndim != 2 or 0 in array.shape:
         raise OpoError(f"{where} has shape {array.shape}: (S, A) is needed")
     return _checked_unit(array, where)
 
 
-def _checked_unit(array: Array, where: str) -> Array:
+def _checked_unit(array: Array, where: str | Place) -> Array:
     copy = np.array(array, dtype=np.float64, order="C")
     place = np.zeros(1, np.int64)
     if check_unit(copy.reshape(-1), place):
@@ -791,7 +836,7 @@ def as_distribution(values: Any, n: int, name: str, of: str) -> Array:
     return array
 
 
-def _as_list(arrays: Any, layout: Layout, where: str) -> list[Any]:
+def _as_list(arrays: Any, layout: Layout, where: str | Place) -> list[Any]:
     if isinstance(arrays, (str, bytes)) or sp.issparse(arrays) or not isinstance(arrays, (Iterable, np.ndarray)):
         raise OpoError(
             f"{where} is a {type(arrays).__name__}: a sequence of {layout.horizon - 1} arrays, one per layer but the last, is needed"

@@ -40,8 +40,7 @@ class BaseAgent:
     planning_calls = 0
 
     def __init__(self, layout: Layout, action_mask: npt.ArrayLike | None = None) -> None:
-        if not isinstance(layout, Layout):
-            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        check_layout(layout)
         self.layout = layout
         self.action_mask = as_mask(layout, action_mask)
         self.episode = 0
@@ -117,6 +116,12 @@ class BaseAgent:
         """Restore what `save` wrote, into an agent built with the same arguments; returns the agent."""
         self.restore(read_state(path))
         return self
+
+
+def check_layout(layout: Any) -> None:
+    """Refuse anything but a `Layout`."""
+    if not isinstance(layout, Layout):
+        raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
 
 
 def oracle_state(oracle: Any, prefix: str) -> State:

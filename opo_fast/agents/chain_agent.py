@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import reference
 from ..chain import ChainEngine, History
 from ..cmdp import Trajectory
-from ..errors import OpoError
+from ..errors import OpoError, Place
 from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_transitions, frozen, uniform_policy, whole
 from ..operations import Backend, check_backend
 from ..rules import ChainRule
@@ -44,6 +44,8 @@ class ChainAgent(BaseAgent):
 
     newest = False
     """Whether the newest fit enters the policy of this episode (E-UC3RL, RM-UCDD) or only the next one's (OPO)."""
+    forced = 0
+    """Number of first episodes that play `forced_policy` instead; the chain begins after them (RM-UCDD)."""
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class ChainAgent(BaseAgent):
         self._refit()
 
     def _refit(self) -> None:
-        self.history.append(self.loss_oracle.fit(), self.dynamics_oracle.fit())
+        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
+        if self.episode >= self.forced:
+            self.history.append(*self.fits)
 
     @property
     def planning_calls(self) -> int:
@@ -78,21 +82,27 @@ class ChainAgent(BaseAgent):
         self.engine.planned = value
 
     @property
-    def fits(self) -> tuple[Hashable, Hashable]:
-        """The fits of losses and dynamics on all data so far."""
-        return self.history[len(self.history) - 1]
-
-    @property
     def steps(self) -> int:
         """Number of chain steps behind the policy of the coming episode."""
-        return self.episode + (1 if self.newest else 0)
+        return max(0, self.episode - self.forced) + (1 if self.newest else 0)
 
     def policy(self, context: Any) -> Array:
         """pi^t at `context`, shape (n_states, A), t being the coming episode. A pure query."""
+        if self.episode < self.forced:
+            return self.forced_policy()
         if self.backend == "numpy":
             return self._literal_policy(context)
         chain, lane = self.engine.chain(context, self.history, self.steps)
         return self._full(chain.policy(lane))
+
+    def forced_policy(self) -> Array:
+        """The policy of the coming episode while it is forced: the t-th allowed action in every state in episode t."""
+        if self.action_mask is None:
+            choice = np.full(self.layout.n_states, self.episode)
+        else:
+            order = np.argsort(~self.action_mask, axis=1, kind="stable")
+            choice = order[np.arange(self.layout.n_states), self.episode % self.action_mask.sum(axis=1)]
+        return (np.arange(self.layout.n_actions) == choice[:, None]).astype(np.float64)
 
     def _full(self, rows: Array) -> Array:
         if self.action_mask is None:
@@ -113,7 +123,7 @@ class ChainAgent(BaseAgent):
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
         """Advance the chains of these contexts side by side. A hint that never changes a result."""
-        if self.backend == "numba":
+        if self.backend == "numba" and self.episode >= self.forced:
             self.engine.prefetch(contexts, self.history, self.steps)
 
     @property
@@ -156,6 +166,7 @@ class ChainAgent(BaseAgent):
         restore_oracle(self.loss_oracle, "loss oracle", state)
         restore_oracle(self.dynamics_oracle, "dynamics oracle", state)
         self.history = history
+        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
         # Chains are a cache: they are built again, to the same bits.
         planned = self.engine.planned
         self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
@@ -163,16 +174,27 @@ class ChainAgent(BaseAgent):
 
     def saturation(self, context: Any) -> float:
         """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""
+        if self.episode < self.forced:
+            return 1.0
         if self.backend == "numpy":
             return float("nan")
         chain, lane = self.engine.chain(context, self.history, self.steps)
         return chain.saturation(lane)
 
+    def value(self, context: Any) -> float:
+        """The optimistic estimate of V(s_1) in the last step of the chain at `context`; 0 before any."""
+        if self.steps == 0 or self.episode < self.forced:
+            return 0.0
+        if self.backend == "numpy":
+            return float("nan")
+        chain, lane = self.engine.chain(context, self.history, self.steps)
+        return chain.value(lane)
+
     # The engine's source of models.
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of a fit at a context, one per allowed pair."""
-        array = as_losses(self.layout, self.loss_oracle.losses(fit, context), f"losses of fit {fit!r} at context {context!r}")
+        array = as_losses(self.layout, self.loss_oracle.losses(fit, context), Place("losses of fit {!r} at context {!r}", fit, context))
         rows = array.reshape(-1) if self.action_mask is None else array[self.action_mask]
         return frozen(rows)
 
@@ -182,7 +204,7 @@ class ChainAgent(BaseAgent):
             self.layout,
             self.dynamics_oracle.transitions(fit, context),
             self.action_mask,
-            where=f"transitions of fit {fit!r} at context {context!r}",
+            where=Place("transitions of fit {!r} at context {!r}", fit, context),
         )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numba
 from numba.core import caching
 
-__all__ = ["inlined", "kernel"]
+__all__ = ["brief", "inlined", "kernel"]
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_OPTIONS: dict[str, Any] = {"error_model": "numpy"}
 
 
 def _fingerprint() -> str:
@@ -37,10 +37,9 @@ class _KernelCache(caching.FunctionCache):
 _warned = False
 
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile `function` lazily and cache it on disk; where no cache can be written, warn once and go on without."""
+def _compile(function: Callable[..., Any], **options: Any) -> Any:
     global _warned
-    compiled = numba.njit(**_OPTIONS)(function)
+    compiled = numba.njit(**_OPTIONS, **options)(function)
     if numba.config.DISABLE_JIT:
         return compiled
     try:
@@ -52,9 +51,19 @@ def kernel(function: Callable[..., Any]) -> Any:
                 f"kernels are compiled anew in every process, since no cache can be written ({error}); "
                 "set NUMBA_CACHE_DIR to a writable folder",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
     return compiled
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile `function` lazily, cache it on disk, and let other Python threads run meanwhile."""
+    return _compile(function, nogil=True)
+
+
+def brief(function: Callable[..., Any]) -> Any:
+    """As `kernel`, for work of microseconds: a lock given up for so short may take milliseconds to get back."""
+    return _compile(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ._jit import kernel
+from ._jit import brief
 
-__all__ = ["check_csr", "check_dense", "check_unit"]
+__all__ = ["check_csr", "check_dense", "check_unit", "ingest_dense", "pack_lane"]
 
 
-@kernel
+@brief
 def check_unit(values, place):
     """Position of the first entry that is not in [0, 1] (NaN included); -1 where there is none."""
     for i in range(values.size):
@@ -19,7 +19,7 @@ def check_unit(values, place):
     return 0
 
 
-@kernel
+@brief
 def check_dense(data, start, n_rows, n_next, tolerance, sums, place):
     """First fault of one dense block stored (next state, row).
 
@@ -44,7 +44,7 @@ def check_dense(data, start, n_rows, n_next, tolerance, sums, place):
     return 0
 
 
-@kernel
+@brief
 def check_csr(data, indptr, start, n_rows, tolerance, sums, place):
     """First fault of one CSR block; codes as in `check_dense`, `place[1]` being the position of the entry in `data`."""
     for i in range(n_rows):
@@ -61,3 +61,39 @@ def check_csr(data, indptr, start, n_rows, tolerance, sums, place):
             place[0] = i
             return 2
     return 0
+
+
+@brief
+def ingest_dense(flat, block, layers, n_actions, tolerance, data):
+    """Lay out all layers, given as (row, next state), as (next state, row) in `data`; whether all rows are valid."""
+    for h in range(block.size - 1):
+        n_rows = (layers[h + 1] - layers[h]) * n_actions
+        n_next = layers[h + 2] - layers[h + 1]
+        for i in range(n_rows):
+            total = 0.0
+            for j in range(n_next):
+                x = flat[block[h] + i * n_next + j]
+                if not x >= 0.0:
+                    return False
+                total += x
+                data[block[h] + j * n_rows + i] = x
+            if not abs(total - 1.0) <= tolerance:
+                return False
+    return True
+
+
+@brief
+def pack_lane(kind, data, indptr, indices, block, layers, rows, packed_block, packed, lane):
+    """Write a model into its lane of a pack, (row, next state, lane); entries that a CSR model lacks stay as they are."""
+    for h in range(block.size - 1):
+        first = rows[layers[h]]
+        n_rows = rows[layers[h + 1]] - first
+        n_next = layers[h + 2] - layers[h + 1]
+        for i in range(n_rows):
+            base = packed_block[h] + i * n_next
+            if kind == 0:
+                for j in range(n_next):
+                    packed[8 * (base + j) + lane] = data[block[h] + j * n_rows + i]
+            else:
+                for p in range(indptr[block[h] + i], indptr[block[h] + i + 1]):
+                    packed[8 * (base + indices[p]) + lane] = data[p]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ._jit import kernel
+from ._jit import brief
 
 __all__ = ["rollout"]
 
 
-@kernel
+@brief
 def rollout(kind, data, indptr, indices, block, layers, rows, policy, u_action, u_next, states, chosen):
     """Play `policy` (per row) from the first state: `states` (H+1, the last is the end state) and `chosen` rows (H).
 

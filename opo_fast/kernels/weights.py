@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ._jit import kernel
+from ._jit import brief
 from ._simd import sexp
 
 __all__ = ["bonus", "check_policy", "count_saturated", "exponential_weights"]
 
 
-@kernel
+@brief
 def bonus(visits, beta, out):
     """min{1, (beta/2) / (1 + visits)} (the paper's equation for b_beta)."""
     half = 0.5 * beta
@@ -19,7 +19,7 @@ def bonus(visits, beta, out):
         out[i] = x if x < 1.0 else 1.0
 
 
-@kernel
+@brief
 def count_saturated(visits, half_loss, half_dynamics):
     """Number of rows at which both terms of the bonus are at their cap."""
     count = 0
@@ -30,7 +30,7 @@ def count_saturated(visits, half_loss, half_dynamics):
     return count
 
 
-@kernel
+@brief
 def exponential_weights(policy, q, eta, out):
     """Row by row, out proportional to policy * exp(-eta q), in log space with the least q and the maximum shifted out.
 
@@ -58,7 +58,7 @@ def exponential_weights(policy, q, eta, out):
             out[s, a] /= total
 
 
-@kernel
+@brief
 def check_policy(policy, allowed, tolerance, place):
     """First fault of an (n_states, n_actions) policy: its code is returned, its state and action go to `place`.
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ..cmdp import Trajectory, context_key
-from ..errors import OpoError
+from ..errors import OpoError, Place
 from ..layers import Layout, Transitions, as_real
 from ..store import LRU
 
@@ -73,6 +73,12 @@ class FiniteDynamicsClass(_FiniteClass):
     def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
         """A log-loss oracle without data."""
         return FiniteDynamicsOracle(self, layout)
+
+    def squared_oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
+        """A least-squares oracle without data (RM-UCDD)."""
+        from .squared import FiniteSquaredOracle
+
+        return FiniteSquaredOracle(self, layout)
 
 
 class _FiniteOracle:
@@ -137,7 +143,7 @@ class FiniteLossOracle(_FiniteOracle):
     def _ask(self, context: Any) -> tuple[Array, int]:
         stack = np.empty((len(self.function_class), *self.layout.shape))
         for i, model in enumerate(self.function_class.models):
-            array = as_real(model(context), f"loss candidate {i} at context {context!r}")
+            array = as_real(model(context), Place("loss candidate {} at context {!r}", i, context))
             if array.shape != self.layout.shape:
                 raise OpoError(
                     f"loss candidate {i} at context {context!r} has shape {array.shape}: "
@@ -181,7 +187,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
                         f"H - 1 = {self.layout.horizon - 1} are needed"
                     )
                 answer = [
-                    array if sp.issparse(array) else as_real(array, f"dynamics candidate {i} at context {context!r}, layer {h}")
+                    array if sp.issparse(array) else as_real(array, Place("dynamics candidate {} at context {!r}, layer {}", i, context, h))
                     for h, array in enumerate(answer)
                 ]
             answers.append(answer)
