@@ -282,21 +282,75 @@ class Simulation:
         if self._sample_losses is not None:
             check_trajectory(mdp.layout, mdp.action_mask, trajectory)
         self.agent.observe(trajectory)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._numbers)
-            if len(self._numbers) <= 10_000:
-                self.contexts.append(context)
-                self.labels.append(_label(self.cmdp, context))
+        number = self._number(context)
         best, uniform = self._truth.values(key, mdp)
         columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = value, best, uniform
         columns["observed_loss"][t] = trajectory.losses.sum()
         columns["saturation"][t] = saturation
-        columns["context_index"][t] = self._numbers[key]
+        columns["context_index"][t] = number
         fits = getattr(self.agent, "fits", (-1, -1))
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
         self.episode += 1
         self._seconds += time.perf_counter() - began
+
+    def _number(self, context: Any) -> int:
+        """The number of a context in order of first appearance."""
+        key = context_key(context)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._numbers)
+            if len(self._numbers) <= 10_000:
+                self.contexts.append(context)
+                self.labels.append(_label(self.cmdp, context))
+        return self._numbers[key]
+
+    def state(self) -> dict[str, Any]:
+        """All that a run of the same arguments needs to go on with the same bits: arrays and plain values.
+
+        The streams are counter-based, so the seed and the episode are all that is kept of them. Chains are a cache, but
+        building them again costs as much as the run did, so an agent's ``chains()`` are part of it.
+
+        Raises
+        ------
+        OpoError
+            The agent has no ``state()`` and ``restore(state)``.
+        """
+        if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
+            raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be saved on the way")
+        state = {
+            "seed": self.streams.seed,
+            "planned_episodes": self.episodes,
+            "episode": self.episode,
+            "seconds": self._seconds,
+            "columns": {name: column[: self.episode].copy() for name, column in self.columns.items()},
+            "agent": self.agent.state(),
+        }
+        if hasattr(self.agent, "chains"):
+            state["chains"] = self.agent.chains()
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken; it must come from a run of the same arguments.
+
+        Raises
+        ------
+        OpoError
+            The state is that of another run, or does not fit the agent.
+        """
+        for name, mine in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
+            if state.get(name) != mine:
+                raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
+        episode = int(state["episode"])
+        self.agent.restore(state["agent"])
+        if "chains" in state:
+            self.agent.restore_chains(state["chains"])
+        for name, column in self.columns.items():
+            column[:episode] = state["columns"][name]
+        self.episode, self._seconds, self._ahead = episode, float(state["seconds"]), []
+        self._numbers, self.contexts, self.labels = {}, [], []
+        _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
+        for t in first:
+            self._number(self.context(int(t)))
 
     def result(self, *, interrupted: bool = False) -> SimulationResult:
         """What was recorded so far."""

@@ -1,0 +1,106 @@
+"""From a study to its runs: every combination of environment, agent, settings and seed, each with its identity."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .file import Entry, Study
+
+__all__ = ["Choice", "Run", "canonical", "choices", "expand"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An environment or an agent with all its options.
+
+    Attributes
+    ----------
+    name : str
+        Of the package's list, or an import path ``module:function``.
+    options : dict
+        All options, those of the grid included.
+    point : dict
+        The options that the grid chose.
+    label : str
+        For tables and legends; not part of a run's identity.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    point: Mapping[str, Any]
+    label: str
+
+    @property
+    def key(self) -> str:
+        """What identifies it: name and options."""
+        return canonical({"name": self.name, "options": dict(self.options)})
+
+    def record(self) -> dict[str, Any]:
+        """As it is stored with a run."""
+        return {"name": self.name, "options": dict(self.options), "point": dict(self.point), "label": self.label}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study. Its `id` is a hash of environment, agent, episodes and seed, and of nothing else."""
+
+    environment: Choice
+    agent: Choice
+    episodes: int
+    seed: int
+    id: str
+
+    @property
+    def label(self) -> str:
+        """Environment, agent and seed for people."""
+        return f"{self.environment.label} / {self.agent.label} / seed {self.seed}"
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys in which equal numbers have one spelling (1 and 1.0 are the same setting)."""
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def choices(entry: Entry) -> Iterator[Choice]:
+    """Every point of an entry's grid."""
+    for values in itertools.product(*entry.grid.values()):
+        point = dict(zip(entry.grid, values, strict=True))
+        varied = ", ".join(f"{key}={_short(value)}" for key, value in point.items() if len(entry.grid[key]) > 1)
+        label = f"{entry.label} ({varied})" if varied else entry.label
+        yield Choice(entry.name, {**entry.options, **point}, point, label)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def expand(study: Study) -> list[Run]:
+    """All runs of a study, seed by seed, so that a study under way can be compared on the seeds that are done."""
+    pairs = [
+        (environment, agent, f"{environment.key}\n{agent.key}\n{study.episodes}\n")
+        for entry in study.environments
+        for environment in choices(entry)
+        for other in study.agents
+        for agent in choices(other)
+    ]
+    return [
+        Run(environment, agent, study.episodes, seed, hashlib.sha256(f"{key}{seed}".encode()).hexdigest()[:20])
+        for seed in study.seeds
+        for environment, agent, key in pairs
+    ]
