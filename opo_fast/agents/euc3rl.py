@@ -1,0 +1,125 @@
+"""E-UC3RL (Levy, Cassel, Cohen and Mansour, ICML 2024)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OpoError
+from ..layers import Layout, real, whole
+from ..operations import Backend
+from ..rules import ChainRule
+from .base import check_layout
+from .chain_agent import MEMORY, ChainAgent
+
+__all__ = ["EUC3RL", "euc3rl_parameters"]
+
+
+class EUC3RL(ChainAgent):
+    """Eluder-based counterfactual optimism: OPO's bonus with other visits, and a greedy policy step.
+
+    In episode t, for the context at hand, for k = 1..t: the bonus comes from the occupancies of the policies i < k, each
+    under its own fit P^i (*contemporaneous* dynamics); pi^k is the optimum of (f^k - bonus, P^k). pi^t is played. Unlike in
+    OPO-CMDP the newest fit enters this episode's policy.
+
+    What is known from the sources: the oracles (least squares, log loss), the form of the bonus, what the visits sum, the
+    optimization problem of each step. What is our reading, because the algorithm box was not available: the weight 2H of
+    the dynamics' bonus, values kept at least 0 (optimism is not harmed), ties to the lowest action, and the constants
+    below; `bonus_scale` multiplies them.
+
+    Parameters
+    ----------
+    layout : Layout
+    loss_class, dynamics_class
+        Function classes or oracles, as for `OPO`.
+    episodes : int, optional
+        T of the parameters; needed unless beta_loss and beta_dynamics are given.
+    delta : float
+        Failure probability.
+    eluder : float, optional
+        Eluder dimension of the dynamics class with respect to the squared Hellinger distance. Default: the least of
+        |P| and |S||A|, which bound it.
+    bonus_scale : float
+        Factor on both betas.
+    beta_loss, beta_dynamics : float, optional
+        Given by hand instead; the scale then does not apply to them.
+    action_mask, backend, memory
+        See `ChainAgent`.
+    """
+
+    newest = True
+    name = "E-UC3RL"
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        dynamics_class: Any,
+        *,
+        episodes: int | None = None,
+        delta: float = 0.05,
+        eluder: float | None = None,
+        bonus_scale: float = 1.0,
+        beta_loss: float | None = None,
+        beta_dynamics: float | None = None,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+        memory: int = MEMORY,
+    ) -> None:
+        check_layout(layout)
+        if beta_loss is None or beta_dynamics is None:
+            if episodes is None:
+                raise OpoError("episodes is missing: the parameters need it (or give beta_loss and beta_dynamics)")
+            theory = euc3rl_parameters(
+                layout,
+                episodes,
+                loss_class_size=getattr(loss_class, "size", 1.0),
+                dynamics_class_size=getattr(dynamics_class, "size", 1.0),
+                delta=delta,
+                eluder=eluder,
+                bonus_scale=bonus_scale,
+            )
+            beta_loss = theory[0] if beta_loss is None else beta_loss
+            beta_dynamics = theory[1] if beta_dynamics is None else beta_dynamics
+        self.beta_loss, self.beta_dynamics = real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics")
+        rule = ChainRule(
+            eta=0.0,
+            half_loss=self.beta_loss / 2,
+            half_dynamics=np.full(layout.horizon, self.beta_dynamics / 2),
+            weight=2.0 * layout.horizon,
+            greedy=True,
+            visits="contemporaneous",
+        )
+        super().__init__(layout, loss_class, dynamics_class, rule, action_mask=action_mask, backend=backend, memory=memory)
+
+
+def euc3rl_parameters(
+    layout: Layout,
+    episodes: int,
+    *,
+    loss_class_size: float,
+    dynamics_class_size: float,
+    delta: float = 0.05,
+    eluder: float | None = None,
+    bonus_scale: float = 1.0,
+) -> tuple[float, float]:
+    """beta_loss and beta_dynamics of E-UC3RL.
+
+    Our derivation, not the paper's constants: beta_loss balances the two terms of the regret, T X / beta and
+    beta |S||A| log(T+1), with X = H^6 d L, d the Eluder dimension and L = log(128 T^4 H |F||P| / delta^2) as in OPO-CMDP;
+    beta_dynamics = beta_loss / sqrt(2H), the same ratio as in OPO-CMDP. With them the rate is that of the paper,
+    H^3 sqrt(T |S||A| d L).
+    """
+    episodes = whole(episodes, "episodes", least=1)
+    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    n_losses = real(loss_class_size, "loss_class_size", least=1.0)
+    n_dynamics = real(dynamics_class_size, "dynamics_class_size", least=1.0)
+    pairs = layout.n_states * layout.n_actions
+    eluder = min(n_dynamics, float(pairs)) if eluder is None else real(eluder, "eluder")
+    h = layout.horizon
+    log_term = math.log(128.0) + 4 * math.log(episodes) + math.log(h) + math.log(n_losses) + math.log(n_dynamics) - 2 * math.log(delta)
+    beta = real(bonus_scale, "bonus_scale") * math.sqrt(episodes * h**6 * eluder * log_term / (pairs * math.log(episodes + 1)))
+    return beta, beta / math.sqrt(2 * h)

@@ -1,0 +1,207 @@
+"""RM-UCDD (Levy and Mansour, AAAI 2023), and the minimum reachability that it assumes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ..errors import OpoError
+from ..layers import LayeredMDP, Layout, real, whole
+from ..operations import Backend
+from ..rules import ChainRule
+from .base import check_layout
+from .chain_agent import MEMORY, ChainAgent
+
+__all__ = ["RMUCDD", "minimum_reachability", "rmucdd_parameters"]
+
+Array = npt.NDArray[Any]
+
+
+class RMUCDD(ChainAgent):
+    """Optimism from counted actions, where every policy reaches every state with probability p_min at least.
+
+    Episodes 1..|A| play each action once in every state. In episode t after them, for k = |A|+1..t, with n(s, a) one more
+    than the number of policies i < k of this replay that choose a in s:
+
+        b_loss = min{1, kappa_loss / (2 p_min n)},  b_dynamics = H min{2, sqrt|S_{h+1}| kappa_dynamics / (2 p_min n)}
+
+    and pi^k is the optimum of (f^k - b_loss - b_dynamics, P^k). pi^t is played. No occupancy is ever computed: counted
+    actions stand for it, because a pair is visited with probability p_min pi(a|s) at least.
+
+    What is known from the sources: least-squares oracles for losses *and* dynamics, the assumption, counted actions in the
+    place of occupancies, the rate. The rest is a reconstruction, because the algorithm box was not available: the first
+    |A| episodes and the greedy replay are those of UCCB (Xu and Zeevi), the template of the method; the bonus and its
+    constants are derived below, and `bonus_scale` multiplies them. In the last layer the dynamics is known (the end
+    state follows), so that it has no bonus there. With masks, a state with fewer actions goes through them in turn.
+
+    Parameters
+    ----------
+    layout : Layout
+    loss_class
+        A function class or an oracle, as for `OPO`.
+    dynamics_class
+        A class with ``squared_oracle(layout, action_mask)``, such as `FiniteDynamicsClass`, or a least-squares oracle.
+    p_min : float
+        Minimum reachability, in [0, 1]; `minimum_reachability` computes it from a true model. At 0 the assumption fails:
+        a warning is given, and one over the size of the largest layer (no p_min is larger) stands in for it.
+    episodes : int, optional
+        T of the parameters; needed unless both kappas are given.
+    delta : float
+        Failure probability.
+    bonus_scale : float
+        Factor on both kappas. With 1 / sqrt(p_min) the dependence on p_min is that of the paper's rate.
+    kappa_loss, kappa_dynamics : float, optional
+        Given by hand instead; the scale then does not apply to them.
+    action_mask, backend, memory
+        See `ChainAgent`.
+    """
+
+    newest = True
+    name = "RM-UCDD"
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        dynamics_class: Any,
+        *,
+        p_min: float,
+        episodes: int | None = None,
+        delta: float = 0.05,
+        bonus_scale: float = 1.0,
+        kappa_loss: float | None = None,
+        kappa_dynamics: float | None = None,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+        memory: int = MEMORY,
+    ) -> None:
+        check_layout(layout)
+        p_min = real(p_min, "p_min", most=1.0)
+        if p_min == 0:
+            p_min = 1.0 / max(layout.layer_sizes)
+            warnings.warn(
+                "p_min is 0: some policy never reaches some state, so RM-UCDD's assumption and regret bound do not hold; "
+                f"{p_min:.3g} stands in for it",
+                stacklevel=2,
+            )
+        if kappa_loss is None or kappa_dynamics is None:
+            if episodes is None:
+                raise OpoError("episodes is missing: the parameters need it (or give kappa_loss and kappa_dynamics)")
+            theory = rmucdd_parameters(
+                layout,
+                episodes,
+                p_min=p_min,
+                loss_class_size=getattr(loss_class, "size", 1.0),
+                dynamics_class_size=getattr(dynamics_class, "size", 1.0),
+                delta=delta,
+                bonus_scale=bonus_scale,
+            )
+            kappa_loss = theory[0] if kappa_loss is None else kappa_loss
+            kappa_dynamics = theory[1] if kappa_dynamics is None else kappa_dynamics
+        self.p_min = p_min
+        self.kappa_loss, self.kappa_dynamics = real(kappa_loss, "kappa_loss"), real(kappa_dynamics, "kappa_dynamics")
+        following = np.array([*layout.layer_sizes[1:], 0], np.float64)
+        rule = ChainRule(
+            eta=0.0,
+            half_loss=self.kappa_loss / (2 * p_min),
+            # H min{2, x / n} = 2H min{1, (x / 2) / n}.
+            half_dynamics=np.sqrt(following) * self.kappa_dynamics / (4 * p_min),
+            weight=2.0 * layout.horizon,
+            greedy=True,
+            visits="actions",
+        )
+        self.forced = layout.n_actions
+        dynamics = _LeastSquares(dynamics_class) if hasattr(dynamics_class, "oracle") else dynamics_class
+        super().__init__(layout, loss_class, dynamics, rule, action_mask=action_mask, backend=backend, memory=memory)
+
+
+class _LeastSquares:
+    """The least-squares side of a dynamics class."""
+
+    def __init__(self, dynamics_class: Any) -> None:
+        if not hasattr(dynamics_class, "squared_oracle"):
+            raise OpoError(
+                f"dynamics_class is a {type(dynamics_class).__name__} without squared_oracle(...): RM-UCDD fits dynamics by least squares"
+            )
+        self.oracle = dynamics_class.squared_oracle
+
+
+def rmucdd_parameters(
+    layout: Layout,
+    episodes: int,
+    *,
+    p_min: float,
+    loss_class_size: float,
+    dynamics_class_size: float,
+    delta: float = 0.05,
+    bonus_scale: float = 1.0,
+) -> tuple[float, float]:
+    """kappa_loss and kappa_dynamics of RM-UCDD.
+
+    Our derivation: the true visits are at least p_min n(s, a), so q |error| <= q kappa / (2 p_min n) + p_min n error^2 /
+    (2 kappa). Summed, the first part is at most kappa |S||A| (1 + log T) / (2 p_min), the second the oracle's error over
+    2 kappa in each episode. kappa = sqrt(p_min T eps / (|S||A| log(T+1))) balances them, with eps = 68 H log(2 T^3 |F| /
+    delta) for losses (OPO paper, Corollary 4.2) and the same with |P| for dynamics.
+    """
+    episodes = whole(episodes, "episodes", least=1)
+    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    p_min = real(p_min, "p_min", most=1.0)
+    scale = real(bonus_scale, "bonus_scale") * math.sqrt(p_min * episodes / (layout.n_states * layout.n_actions * math.log(episodes + 1)))
+    errors = [
+        68 * layout.horizon * (math.log(2 / delta) + 3 * math.log(episodes) + math.log(real(size, name, least=1.0)))
+        for size, name in ((loss_class_size, "loss_class_size"), (dynamics_class_size, "dynamics_class_size"))
+    ]
+    return scale * math.sqrt(errors[0]), scale * math.sqrt(errors[1])
+
+
+def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> float:
+    """The least probability, over states, contexts and policies, to reach a state: the true p_min of an environment.
+
+    Parameters
+    ----------
+    model : LayeredMDP or ContextualMDP
+    contexts : iterable, optional
+        Of a contextual model. Default: all, where it has finitely many.
+
+    Returns
+    -------
+    float
+        By one backward induction for each state, all states of a layer at once; 0 as soon as some state can be avoided.
+    """
+    if isinstance(model, LayeredMDP):
+        return _minimum_reachability(model)
+    if contexts is None:
+        contexts = getattr(model, "contexts", None)
+        if contexts is None and hasattr(model, "mdps"):
+            contexts = range(len(model.mdps))
+        if contexts is None:
+            raise OpoError("contexts is missing: this environment does not list its contexts")
+    least = 1.0
+    for context in contexts:
+        least = min(least, _minimum_reachability(model.mdp(context)))
+        if least == 0.0:
+            break
+    return least
+
+
+def _minimum_reachability(mdp: LayeredMDP) -> float:
+    layout, arrays = mdp.layout, mdp.transitions.arrays()
+    allowed = np.ones(layout.shape, bool) if mdp.action_mask is None else mdp.action_mask
+    least = 1.0
+    for target in range(1, layout.horizon):
+        # Row s of `reach`: the least probabilities to get from s to each state of the target layer.
+        reach: Array = np.eye(layout.layer_sizes[target])
+        for h in range(target - 1, -1, -1):
+            array = arrays[h] if sp.issparse(arrays[h]) else np.reshape(arrays[h], (-1, reach.shape[0]))
+            ahead = np.asarray(array @ reach).reshape(layout.layer_sizes[h], layout.n_actions, -1)
+            reach = np.where(allowed[layout.layer(h)][:, :, None], ahead, np.inf).min(axis=1)
+        least = min(least, float(reach.min()))
+        if least == 0.0:
+            break
+    return least

@@ -1,0 +1,63 @@
+"""Least squares for dynamics over a finite class (RM-UCDD)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ..cmdp import Trajectory
+from ..layers import Layout, Transitions
+from .finite import FiniteDynamicsOracle
+
+__all__ = ["FiniteSquaredOracle"]
+
+Array = npt.NDArray[Any]
+
+
+class FiniteSquaredOracle(FiniteDynamicsOracle):
+    """Least squares over a finite class of dynamics; `scores` holds the sums of squared errors.
+
+    A transition's error is sum_{s'} (P(s'|s,a) - 1{s' = s_{h+1}})^2 = |P(.|s,a)|^2 - 2 P(s_{h+1}|s,a) + 1. Data that are
+    impossible under a candidate count against it, but do not exclude it.
+    """
+
+    def fit(self) -> int:
+        """Index of the candidate of least squared error; of equals the lowest."""
+        return int(self.scores.argmin())
+
+    def _gains(self, trajectory: Trajectory) -> Array:
+        answers = self._answer(trajectory.context)
+        states, actions = trajectory.states.tolist(), trajectory.actions.tolist()
+        observed = np.array([self._along(i, answer, states, actions, trajectory.context) for i, answer in enumerate(answers)])
+        norms = np.array([self._norms(answer, states, actions) for answer in answers])
+        return np.asarray((norms - 2.0 * observed + 1.0).sum(axis=1))
+
+    def _norms(self, answer: Any, states: list[int], actions: list[int]) -> list[float]:
+        """|P(.|s_h, a_h)|^2 for h = 1..H-1."""
+        norms = []
+        for h in range(self.layout.horizon - 1):
+            row = stored_row(answer, h, states[h], actions[h], self.layout)
+            norms.append(float(np.dot(row, row)))
+        return norms
+
+
+def stored_row(transitions: Any, h: int, state: int, action: int, layout: Layout) -> Array:
+    """The stored probabilities of P(.|s,a) out of layer h, float64, from any form of transitions."""
+    local = state - int(layout.offsets[h])
+    if isinstance(transitions, Transitions):
+        t, mask = transitions, transitions.action_mask
+        row = int(t.rows[state]) + (action if mask is None else int(mask[state, :action].sum())) - int(t.rows[layout.offsets[h]])
+        start, n_rows = int(t.block[h]), t.layer_rows[h]
+        if t.kind == 0:
+            found = t.data[start + row : start + n_rows * layout.layer_sizes[h + 1] : n_rows]
+        else:
+            found = t.data[t.indptr[start + row] : t.indptr[start + row + 1]]
+    elif sp.issparse(transitions[h]):
+        # Duplicates add up: only a canonical row has one entry per next state.
+        found = transitions[h].tocsr()[[local * layout.n_actions + action]].toarray().ravel()
+    else:
+        found = transitions[h][local, action]
+    return np.asarray(found, np.float64)
