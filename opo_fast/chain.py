@@ -18,7 +18,7 @@ has a fixed order, so neither neighbours nor threads nor budgets change a bit.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -446,6 +446,7 @@ class ChainEngine:
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._chains: OrderedDict[Hashable, tuple[_Chain, int]] = OrderedDict()
         self.planned = 0
+        self._unmeasured = 0
 
     @property
     def lookahead(self) -> int:
@@ -491,22 +492,22 @@ class ChainEngine:
         return chain, lane
 
     def _shrink(self, keep: Sequence[_Chain]) -> None:
-        sizes = {id(chain): chain.nbytes for chain, _ in self._chains.values()} if len(self._chains) < 64 else None
-        if sizes is None:
-            # Many chains: take the newest as typical, so that an episode does not look at all of them.
-            typical = keep[-1].nbytes
-            total = typical * len(self._chains) / keep[-1].lanes
-        else:
-            total = sum(sizes.values())
-        while total > self.memory and len(self._chains) > sum(len(chain.contexts) for chain in keep):
-            key = next(iter(self._chains))
-            chain, _ = self._chains[key]
-            if any(chain is other for other in keep):
-                self._chains.move_to_end(key)
-                continue
-            del self._chains[key]
-            if not any(chain is other for other, _ in self._chains.values()):
-                total -= chain.nbytes
+        """Drop the least recently used chains beyond the budget; measured now and then, since chains grow slowly."""
+        self._unmeasured += 1
+        if self._unmeasured < max(16, len(self._chains) // 4):
+            return
+        self._unmeasured = 0
+        sizes = {id(chain): chain.nbytes for chain, _ in self._chains.values()}
+        lanes = Counter(id(chain) for chain, _ in self._chains.values())
+        total = sum(sizes.values())
+        kept = {id(chain) for chain in keep}
+        for key, (chain, _) in list(self._chains.items()):
+            if total <= self.memory:
+                break
+            if id(chain) not in kept:
+                del self._chains[key]
+                lanes[id(chain)] -= 1
+                total -= sizes[id(chain)] if not lanes[id(chain)] else 0
 
 
 def policy_chain(
