@@ -177,7 +177,6 @@ class Transitions(_Immutable):
             )
         self.kind = CSR if any(sparse) else DENSE
         self.block = np.zeros(layout.horizon, dtype=np.int64)
-        self._place = np.zeros(2, dtype=np.int64)
         if self.kind == DENSE:
             self._fill_dense(arrays, where)
         else:
@@ -228,11 +227,11 @@ class Transitions(_Immutable):
             if allowed is not None:
                 flat = flat[allowed]
             data[start : start + n_rows * n_next].reshape(n_next, n_rows)[...] = flat.T
-            sums = np.empty(n_rows)
-            code = check_dense(data, start, n_rows, n_next, _tolerance(array.dtype, self.dtype), sums, self._place)
+            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
+            code = check_dense(data, start, n_rows, n_next, _tolerance(array.dtype, self.dtype), sums, place)
             if code:
-                entry = data[start + self._place[1] * n_rows + self._place[0]]
-                raise self._fault(code, h, where, float(entry), int(self._place[1]), sums)
+                entry = data[start + place[1] * n_rows + place[0]]
+                raise self._fault(code, h, where, float(entry), int(place[1]), place[0], sums)
         self.data, self.indptr, self.indices = frozen(data), _NO_POINTER, _NO_INDICES
 
     def _fill_small(self, arrays: Sequence[Any]) -> bool:
@@ -283,16 +282,16 @@ class Transitions(_Immutable):
             indices[begin:end] = part.indices
             indptr[start : start + n_rows + 1] = part.indptr
             indptr[start : start + n_rows + 1] += begin
-            sums = np.empty(n_rows)
-            code = check_csr(data, indptr, start, n_rows, _tolerance(part.dtype, self.dtype), sums, self._place)
+            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
+            code = check_csr(data, indptr, start, n_rows, _tolerance(part.dtype, self.dtype), sums, place)
             if code:
-                p = int(self._place[1])
+                p = int(place[1])
                 position = int(indices[p]) if code == 1 else 0
-                raise self._fault(code, h, where, float(data[p]) if code == 1 else 0.0, position, sums)
+                raise self._fault(code, h, where, float(data[p]) if code == 1 else 0.0, position, place[0], sums)
         self.data, self.indptr, self.indices = frozen(data), frozen(indptr), frozen(indices)
 
-    def _fault(self, code: int, h: int, where: str | Place, entry: float, position: int, sums: Array) -> OpoError:
-        layout, row = self.layout, int(self._place[0])
+    def _fault(self, code: int, h: int, where: str | Place, entry: float, position: int, row: int, sums: Array) -> OpoError:
+        layout, row = self.layout, int(row)
         pair = int(self.rows[layout.offsets[h]]) + row
         if self.pairs is not None:
             pair = int(self.pairs[pair])
@@ -545,7 +544,7 @@ class LayeredMDP(_Immutable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to `path` as npz (no pickle); blocks that layers share are written once."""
         t = self.transitions
-        meta = json.dumps({"format": "opo_fast.LayeredMDP", "version": 1, "kind": t.kind})
+        meta = json.dumps({"format": "opo_fast.LayeredMDP", "version": 1, "kind": t.kind, "masked": t.action_mask is not None})
         arrays = {"data": t.data, "indptr": t.indptr, "indices": t.indices, "block": t.block, "losses": self.losses}
         if t.action_mask is not None:
             arrays["action_mask"] = t.action_mask
@@ -570,7 +569,7 @@ class LayeredMDP(_Immutable):
                 raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
             layout = Layout(stored["layer_sizes"].tolist(), stored["n_actions"])
             # The losses first: a damaged size is noticed before anything of that size is made.
-            losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored.get("action_mask"))
+            losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored["action_mask"] if meta["masked"] else None)
             arrays = _stored_arrays(layout, mask, int(meta["kind"]), stored)
             return cls(layout, losses, Transitions(layout, arrays, action_mask=mask, dtype=stored["data"].dtype))
         except FileNotFoundError:
