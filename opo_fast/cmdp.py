@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import OpoError
-from .layers import LayeredMDP, Layout, as_distribution
+from .layers import LayeredMDP, Layout, as_distribution, frozen
 
 __all__ = ["ContextualMDP", "FiniteContexts", "Trajectory", "check_trajectory", "context_key"]
 
@@ -130,7 +130,13 @@ def context_key(context: Any) -> Hashable:
 
 
 def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any) -> Trajectory:
-    """`trajectory` with int64 and float64 arrays, or an error that names the step."""
+    """`trajectory` with read-only int64 and float64 arrays, or an error that names the step.
+
+    One that came out of here for the same layout and mask is handed on as it is.
+    """
+    passed = getattr(trajectory, "_passed", None)
+    if passed is not None and passed[0] is layout and passed[1] is action_mask:
+        return trajectory  # type: ignore[no-any-return]
     for name in ("context", "states", "actions", "losses"):
         if not hasattr(trajectory, name):
             raise OpoError(f"trajectory is a {type(trajectory).__name__} without {name}: an opo_fast.Trajectory is needed")
@@ -142,7 +148,7 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
             raise OpoError(f"trajectory.{name} has shape {array.shape}: ({length},) is needed")
         if array.dtype.kind not in kinds:
             raise OpoError(f"trajectory.{name} has dtype {array.dtype}: {'whole ' if kinds == 'iu' else ''}numbers are needed")
-        arrays[name] = array.astype(np.int64 if kinds == "iu" else np.float64)
+        arrays[name] = frozen(array.astype(np.int64 if kinds == "iu" else np.float64))
     states, actions, losses = arrays["states"], arrays["actions"], arrays["losses"]
     low, high = layout.offsets[:-1], layout.offsets[1:]
     bad = np.flatnonzero((states[:-1] < low) | (states[:-1] >= high))
@@ -164,4 +170,6 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
     if bad.size:
         h = int(bad[0])
         raise OpoError(f"trajectory.losses[{h}] is {float(losses[h])!r}: a number in [0, 1] is needed")
-    return Trajectory(trajectory.context, states, actions, losses)
+    checked = Trajectory(trajectory.context, states, actions, losses)
+    object.__setattr__(checked, "_passed", (layout, action_mask))
+    return checked

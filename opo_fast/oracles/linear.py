@@ -1,0 +1,251 @@
+"""Linear losses: exact least squares by a running triangular factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from ..cmdp import Trajectory
+from ..errors import OpoError
+from ..kernels.scores import add_rows
+from ..layers import Layout, real, whole
+from .parametric import Batch, FeatureMap, ParametricOracle, cover_size, grouped
+from .versions import Versions
+
+__all__ = ["DisjointLinearLossClass", "DisjointLinearLossOracle", "LinearLossClass", "LinearLossOracle"]
+
+Array = npt.NDArray[Any]
+
+_WELL = 1e-8
+"""Reciprocal condition number from which back substitution is used; below it, the singular value decomposition."""
+_RANK = 1e-10
+"""Singular values below this share of the largest count as 0: data say nothing in that direction."""
+
+
+class LinearLossClass:
+    """Linear losses f_c(s, a) = <phi(c, s, a), theta>, clipped to [0, 1].
+
+    theta minimises the sum of squared errors of the linear function (before clipping) over all data, plus
+    ridge * |theta|^2. Where the data do not determine it, it is the minimiser of least norm, as `scipy.linalg.lstsq`
+    gives on the full history; without data theta is 0.
+
+    Parameters
+    ----------
+    features : callable
+        ``features(context)`` gives phi(c, ., .), shape (n_states, A, dimension).
+    dimension : int
+    ridge : float
+        At least 0; 0 is plain least squares.
+    size : float, optional
+        |F| in the theory's parameters. Default: of a cover at radius 0.01, (1 + 2/0.01)^dimension, at most 1e150.
+    """
+
+    def __init__(self, features: Callable[[Any], Any], dimension: int, *, ridge: float = 0.0, size: float | None = None) -> None:
+        self.features, self.dimension = features, whole(dimension, "dimension", least=1)
+        self.ridge = real(ridge, "ridge")
+        self.size = cover_size(self.dimension, size)
+
+    def oracle(self, layout: Layout, action_mask: Array | None = None) -> LinearLossOracle:
+        """A least-squares oracle without data."""
+        return LinearLossOracle(self, layout, action_mask)
+
+
+class LinearLossOracle(ParametricOracle):
+    """Least squares in a linear class; O(H d^2) to add an episode and O(d^2) to fit, whatever came before.
+
+    The running factor takes the rows of features in the order of the data: one at a time, in batches or at once, the
+    fit has the same bits.
+    """
+
+    def __init__(self, function_class: LinearLossClass, layout: Layout, action_mask: Array | None = None) -> None:
+        super().__init__(layout, action_mask)
+        self.function_class, self.dimension = function_class, function_class.dimension
+        self._features = FeatureMap(function_class.features, (*layout.shape, self.dimension))
+        self._factor = empty_factor(self.dimension, function_class.ridge)
+        self._fits = [np.zeros(self.dimension)]
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of a fit, shape (n_states, A)."""
+        phi = self._features(context).reshape(-1, self.dimension)
+        return clipped(phi, self.parameters(fit)).reshape(self.layout.shape)
+
+    def parameters(self, fit: Hashable) -> Array:
+        """theta of a fit, shape (dimension,)."""
+        return self._fits[self._known(fit)]
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of the squared errors of a fit along a trajectory."""
+        phi = self._features(trajectory.context)[trajectory.states[:-1], trajectory.actions]
+        return float(np.square(clipped(phi, self.parameters(fit)) - trajectory.losses).sum())
+
+    def gain(self, fit: Hashable) -> float:
+        """By how much the best theta lowers the sum of squared errors (before clipping) on all data."""
+        difference = solve_factor(self._factor, self.dimension) - self.parameters(fit)
+        square = self._factor.reshape(self.dimension + 1, -1)
+        return float(np.square(square[:-1, :-1] @ difference).sum())
+
+    @property
+    def residual(self) -> float:
+        """Least sum of squared errors on all data (before clipping; with the ridge's term)."""
+        return float(self._factor[-1] ** 2)
+
+    def _prepare(self, batch: Batch) -> Array:
+        n, horizon = batch.pairs.shape
+        rows = np.empty((n, horizon, self.dimension + 1))
+        for context, where in grouped(batch.contexts):
+            phi = self._features(context).reshape(-1, self.dimension)
+            rows[where, :, :-1] = phi[batch.pairs[where]]
+        rows[:, :, -1] = batch.losses
+        return rows.reshape(-1)
+
+    def _add(self, prepared: Array) -> None:
+        width = self.dimension + 1
+        add_rows(self._factor, width, np.zeros(prepared.size // width, np.int64), prepared)
+
+    def _solve(self, number: int) -> bool:
+        theta = solve_factor(self._factor, self.dimension)
+        if np.array_equal(theta, self._fits[-1]):
+            return False
+        self._fits.append(theta)
+        return True
+
+    def _state(self) -> dict[str, Any]:
+        return {"factor": self._factor.copy(), "fits": np.array(self._fits)}
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        factor, fits = np.array(state["factor"], np.float64), np.array(state["fits"], np.float64)
+        if factor.shape != self._factor.shape or fits.ndim != 2 or fits.shape[1] != self.dimension or len(fits) != state["number"] + 1:
+            raise OpoError(f"state holds fits of shape {fits.shape}: an oracle of dimension {self.dimension} is needed")
+        return {"_factor": factor, "_fits": list(fits)}
+
+
+class DisjointLinearLossClass:
+    """One linear model in the context for each pair: f_c(s, a) = <phi(c), theta_{s,a}>, clipped to [0, 1].
+
+    Pairs share nothing ("disjoint" linear models). A pair that was never visited has theta = 0, and so the loss 0.
+
+    Parameters
+    ----------
+    features : callable
+        ``features(context)`` gives phi(c), shape (dimension,); with a constant 1 in it for an intercept.
+    dimension : int
+    ridge : float
+        At least 0, for each pair.
+    size : float, optional
+        |F| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+    """
+
+    def __init__(self, features: Callable[[Any], Any], dimension: int, *, ridge: float = 0.0, size: float | None = None) -> None:
+        self.features, self.dimension = features, whole(dimension, "dimension", least=1)
+        self.ridge = real(ridge, "ridge")
+        self.size = cover_size(self.dimension, size)
+
+    def oracle(self, layout: Layout, action_mask: Array | None = None) -> DisjointLinearLossOracle:
+        """A least-squares oracle without data."""
+        return DisjointLinearLossOracle(self, layout, action_mask)
+
+
+class DisjointLinearLossOracle(ParametricOracle):
+    """Least squares pair by pair; O(H d^2) to add an episode, and only the visited pairs are solved anew."""
+
+    def __init__(self, function_class: DisjointLinearLossClass, layout: Layout, action_mask: Array | None = None) -> None:
+        super().__init__(layout, action_mask)
+        self.function_class, self.dimension = function_class, function_class.dimension
+        self._features = FeatureMap(function_class.features, (self.dimension,))
+        self._n_pairs = layout.n_states * layout.n_actions
+        self._factors = np.tile(empty_factor(self.dimension, function_class.ridge), self._n_pairs)
+        self._fits = Versions(np.zeros((self._n_pairs, self.dimension)))
+        self._touched: list[Array] = []
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of a fit, shape (n_states, A)."""
+        return clipped(self.parameters(fit), self._features(context)).reshape(self.layout.shape)
+
+    def parameters(self, fit: Hashable) -> Array:
+        """theta of a fit, one row for each pair s * A + a: shape (n_states * A, dimension)."""
+        return self._fits.read(self._known(fit))
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of the squared errors of a fit along a trajectory."""
+        pairs = trajectory.states[:-1] * self.layout.n_actions + trajectory.actions
+        predicted = clipped(self.parameters(fit)[pairs], self._features(trajectory.context))
+        return float(np.square(predicted - trajectory.losses).sum())
+
+    def gain(self, fit: Hashable) -> float:
+        """By how much the best parameters lower the sum of squared errors (before clipping) on all data."""
+        old, total = self.parameters(fit), 0.0
+        current, touched = self._fits.current, self._unsolved()
+        for pair in np.union1d(touched, np.flatnonzero((old != current).any(axis=1))).tolist():
+            difference = self._theta(pair) - old[pair]
+            total += float(np.square(self._block(pair).reshape(self.dimension + 1, -1)[:-1, :-1] @ difference).sum())
+        return total
+
+    def _block(self, pair: int) -> Array:
+        size = (self.dimension + 1) ** 2
+        return self._factors[pair * size : (pair + 1) * size]
+
+    def _theta(self, pair: int) -> Array:
+        return solve_factor(self._block(pair), self.dimension)
+
+    def _unsolved(self) -> Array:
+        return np.unique(np.concatenate([*self._touched, np.empty(0, np.int64)])).astype(np.int64)
+
+    def _prepare(self, batch: Batch) -> tuple[Array, Array]:
+        n, horizon = batch.pairs.shape
+        rows = np.empty((n, horizon, self.dimension + 1))
+        for context, where in grouped(batch.contexts):
+            rows[where, :, :-1] = self._features(context)
+        rows[:, :, -1] = batch.losses
+        return batch.pairs.ravel().copy(), rows.reshape(-1)
+
+    def _add(self, prepared: tuple[Array, Array]) -> None:
+        pairs, rows = prepared
+        add_rows(self._factors, self.dimension + 1, pairs, rows)
+        self._touched.append(pairs)
+
+    def _solve(self, number: int) -> bool:
+        pairs = self._unsolved()
+        self._touched = []
+        theta = np.array([self._theta(pair) for pair in pairs.tolist()])
+        changed = (theta != self._fits.current[pairs]).any(axis=1)
+        if changed.any():
+            self._fits.write(number, pairs[changed], theta[changed])
+        return bool(changed.any())
+
+    def _state(self) -> dict[str, Any]:
+        return {"factors": self._factors.copy(), "touched": self._unsolved(), **self._fits.state("fits.")}
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        factors, touched = np.array(state["factors"], np.float64), np.array(state["touched"], np.int64)
+        if factors.shape != self._factors.shape:
+            raise OpoError(f"state holds {factors.size} entries of factors: {self._factors.size} are needed for this layout and dimension")
+        fits = Versions.restored(np.zeros((self._n_pairs, self.dimension)), state, "fits.")
+        return {"_factors": factors, "_touched": [touched], "_fits": fits}
+
+
+def empty_factor(dimension: int, ridge: float) -> Array:
+    """The factor without data, flat: sqrt(ridge) on the diagonal, the last column for the target."""
+    factor = np.zeros((dimension + 1, dimension + 1))
+    factor[np.arange(dimension), np.arange(dimension)] = np.sqrt(ridge)
+    return factor.reshape(-1)
+
+
+def solve_factor(factor: Array, dimension: int) -> Array:
+    """theta of least norm that minimises |R theta - z|, from the flat factor [[R, z], [0, rho]]."""
+    square = factor.reshape(dimension + 1, dimension + 1)
+    r, z = square[:-1, :-1], square[:-1, -1]
+    reciprocal, _ = scipy.linalg.lapack.dtrcon(r)
+    if reciprocal > _WELL:
+        return np.asarray(scipy.linalg.lapack.dtrtrs(r, z)[0])
+    if not r.any():
+        return np.zeros(dimension)
+    return np.asarray(scipy.linalg.lstsq(r, z, cond=_RANK)[0])
+
+
+def clipped(rows: Array, theta: Array) -> Array:
+    """<row, theta> in [0, 1]; an einsum, whose bits do not depend on threads as those of BLAS do."""
+    return np.asarray(np.clip(np.einsum("nd,d->n", rows, theta), 0.0, 1.0))

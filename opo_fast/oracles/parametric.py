@@ -1,0 +1,176 @@
+"""What the parametric oracles share: checked batches, numbered fits, feature maps, and sizes of covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cmdp import Trajectory, check_trajectory, context_key
+from ..errors import OpoError
+from ..layers import Layout, as_real, frozen, real
+from ..store import LRU
+from .log import TrajectoryLog
+
+__all__ = ["Batch", "FeatureMap", "ParametricOracle", "cover_size", "grouped"]
+
+Array = npt.NDArray[Any]
+CACHE_BYTES = 1 << 28
+
+
+class Batch(NamedTuple):
+    """Checked trajectories in columns."""
+
+    contexts: Sequence[Any]
+    states: Array
+    actions: Array
+    losses: Array
+    pairs: Array
+    """Row state * A + action of every step, shape (n, H)."""
+
+
+class ParametricOracle:
+    """An oracle whose fits have numbers: 0 is the answer without data, and a fit of other parameters gets the next one.
+
+    A subclass has ``_prepare(batch)``, which raises on data it cannot take and changes nothing, ``_add(prepared)``,
+    which cannot fail, and ``_solve(number)``, which fits and says whether the parameters changed.
+
+    Attributes
+    ----------
+    episodes : int
+        Number of trajectories in the data.
+    """
+
+    def __init__(self, layout: Layout, action_mask: Array | None) -> None:
+        if not isinstance(layout, Layout):
+            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        self.layout, self.action_mask = layout, action_mask
+        self.episodes = 0
+        self._number = 0
+        self._stale = False
+        self._checked: tuple[Trajectory, Any] | None = None
+
+    def check(self, trajectory: Trajectory) -> None:
+        """Raise what `observe` would raise; nothing is added."""
+        self._checked = (trajectory, self._prepare(self._single(trajectory)))
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Add one episode; a bad one raises and changes nothing."""
+        if self._checked is None or self._checked[0] is not trajectory:
+            self.check(trajectory)
+        assert self._checked is not None
+        prepared, self._checked = self._checked[1], None
+        self._add(prepared)
+        self.episodes += 1
+        self._stale = True
+
+    def observe_many(self, trajectories: Sequence[Trajectory]) -> None:
+        """Add a log or a sequence of trajectories, all or none; the same data as one at a time in that order."""
+        log = TrajectoryLog.of(self.layout, trajectories, self.action_mask)
+        self._add(self._prepare(Batch(log.contexts, log.states, log.actions, log.losses, log.pairs)))
+        self.episodes += len(log)
+        self._stale = True
+
+    def fit(self) -> int:
+        """Number of the fit on all data so far."""
+        if self._stale:
+            self._number += int(self._solve(self._number + 1))
+            self._stale = False
+        return self._number
+
+    def _single(self, trajectory: Trajectory) -> Batch:
+        t = check_trajectory(self.layout, self.action_mask, trajectory)
+        states, actions = t.states[None], t.actions[None]
+        return Batch([t.context], states, actions, t.losses[None], states[:, :-1] * self.layout.n_actions + actions)
+
+    def _known(self, fit: Hashable) -> int:
+        if isinstance(fit, (int, np.integer)) and 0 <= fit <= self._number:
+            return int(fit)
+        raise OpoError(f"fit is {fit!r}: a number that fit() gave, 0 to {self._number}, is needed")
+
+    def _prepare(self, batch: Batch) -> Any:
+        raise NotImplementedError
+
+    def _add(self, prepared: Any) -> None:
+        raise NotImplementedError
+
+    def _solve(self, number: int) -> bool:
+        raise NotImplementedError
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Data and fits: arrays, and values that JSON can hold. An oracle that restores it goes on with the same bits."""
+        header = {"oracle": type(self).__name__, "episodes": self.episodes, "number": self._number, "stale": self._stale}
+        return {**header, **self._state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a `state` of an oracle of the same class and layout; one that does not fit raises and changes nothing."""
+        if state.get("oracle") != type(self).__name__:
+            raise OpoError(f"state belongs to {state.get('oracle', 'no oracle')}: one of a {type(self).__name__} is needed")
+        try:
+            commit = self._restored(state)
+            episodes, number, stale = int(state["episodes"]), int(state["number"]), bool(state["stale"])
+        except KeyError as error:
+            raise OpoError(f"state has no {error}: what an oracle's state() gave is needed") from None
+        for name, value in commit.items():
+            setattr(self, name, value)
+        self.episodes, self._number, self._stale, self._checked = episodes, number, stale, None
+
+    def _state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Attributes that a state stands for."""
+        raise NotImplementedError
+
+
+class FeatureMap:
+    """A user's features: checked, read-only, and asked for once per context while they stay in the cache.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(context)`` gives an array of `shape`.
+    shape : tuple of int
+    name : str
+        How errors name it.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], shape: tuple[int, ...], name: str = "features") -> None:
+        if not callable(function):
+            raise OpoError(f"{name} is a {type(function).__name__}: a callable {name}(context) is needed")
+        self.function, self.shape, self.name = function, shape, name
+        self._found: LRU[Array] = LRU(CACHE_BYTES)
+
+    def __call__(self, context: Any) -> Array:
+        key = context_key(context)
+        found = self._found.get(key)
+        if found is None:
+            array = as_real(self.function(context), f"{self.name} at context {context!r}")
+            if array.shape != self.shape:
+                raise OpoError(f"{self.name} at context {context!r} have shape {array.shape}: {self.shape} is needed")
+            if not np.isfinite(array).all():
+                place = tuple(int(x) for x in np.argwhere(~np.isfinite(array))[0])
+                raise OpoError(f"{self.name} at context {context!r}: entry {place} is {float(array[place])!r}; a finite number is needed")
+            found = frozen(np.array(array, np.float64, order="C"))
+            self._found.put(key, found, found.nbytes)
+        return found
+
+
+def grouped(contexts: Sequence[Any]) -> Iterator[tuple[Any, Array]]:
+    """The distinct contexts in order of first appearance, with the positions of each."""
+    places: dict[Hashable, tuple[Any, list[int]]] = {}
+    for i, context in enumerate(contexts):
+        places.setdefault(context_key(context), (context, []))[1].append(i)
+    for context, where in places.values():
+        yield context, np.array(where, np.int64)
+
+
+def cover_size(n_parameters: int, size: float | None) -> float:
+    """|F| of a parametric class for the theory's parameters: `size`, or (1 + 2/0.01)^d, a cover at radius 0.01, at most 1e150."""
+    if size is not None:
+        return real(size, "size", least=1.0)
+    return float(min(201.0 ** min(n_parameters, 65), 1e150))

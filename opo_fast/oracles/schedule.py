@@ -1,0 +1,164 @@
+"""Refit schedules: when an oracle fits anew. Every episode is the paper; the rest keeps the number of distinct fits small."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from ..cmdp import Trajectory
+from ..errors import OpoError
+from ..layers import Layout, real, whole
+
+__all__ = ["Refit", "ScheduledOracle", "scheduled"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Refit:
+    """When to fit anew.
+
+    Parameters
+    ----------
+    kind : {"every", "doubling", "interval", "gain"}
+        Whenever there are new data (the paper); when the data have doubled since the last fit; after `amount` new
+        episodes; when a new fit would lower the sum of losses on all data (squared errors, or negative log-likelihood)
+        by more than `amount`.
+    amount : float
+    """
+
+    kind: str = "every"
+    amount: float = 0.0
+
+    @classmethod
+    def parse(cls, value: Any) -> Refit:
+        """Of "every", "doubling", a number of episodes, ("gain", threshold), or a `Refit`."""
+        if isinstance(value, Refit):
+            return value
+        if isinstance(value, str) and value in ("every", "doubling"):
+            return cls(value)
+        if isinstance(value, tuple) and len(value) == 2 and value[0] == "gain":
+            return cls("gain", real(value[1], "refit[1], the threshold,"))
+        try:
+            return cls("interval", whole(value, "refit", least=1))
+        except OpoError:
+            raise OpoError(
+                f"refit is {value!r}: 'every', 'doubling', a number of episodes of at least 1 or ('gain', threshold) is needed"
+            ) from None
+
+    def due(self, episodes: int, fitted: int) -> bool:
+        """Whether `episodes` episodes of data, `fitted` of which the last fit saw, call for a new fit ("gain": a look)."""
+        new = episodes - fitted
+        if new == 0:
+            return False
+        if self.kind == "doubling":
+            return episodes >= 2 * fitted
+        return new >= self.amount if self.kind == "interval" else True
+
+    def __str__(self) -> str:
+        if self.kind == "interval":
+            return f"every {int(self.amount)} episodes"
+        return f"gain above {self.amount:g}" if self.kind == "gain" else self.kind
+
+
+class ScheduledOracle:
+    """An oracle whose `fit` moves on only when its schedule says so; all else is that of the oracle within.
+
+    Attributes
+    ----------
+    oracle : the oracle within
+    refit : Refit
+    """
+
+    def __init__(self, oracle: Any, refit: Refit) -> None:
+        if refit.kind == "gain" and not hasattr(oracle, "gain"):
+            raise OpoError(f"refit is a score gain, which a {type(oracle).__name__} cannot tell (it has no gain(fit))")
+        self.oracle, self.refit = oracle, refit
+        self.episodes = self.fitted = 0
+        self._fit: Hashable = oracle.fit()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "oracle":  # asked for before __init__, by copy and pickle
+            raise AttributeError(name)
+        return getattr(self.oracle, name)
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Add one episode."""
+        self.oracle.observe(trajectory)
+        self.episodes += 1
+
+    def observe_many(self, trajectories: Sequence[Trajectory]) -> None:
+        """Add many episodes, all or none."""
+        add_all(self.oracle, trajectories)
+        self.episodes += len(trajectories)
+
+    def fit(self) -> Hashable:
+        """The fit that the schedule holds to."""
+        if self.refit.due(self.episodes, self.fitted) and (
+            self.refit.kind != "gain" or self.fitted == 0 or self.oracle.gain(self._fit) > self.refit.amount
+        ):
+            self._fit = self.oracle.fit()
+            self.fitted = self.episodes
+        return self._fit
+
+    def state(self) -> dict[str, Any]:
+        """The oracle's state, and where the schedule stands."""
+        if not hasattr(self.oracle, "state"):
+            raise OpoError(f"the oracle is a {type(self.oracle).__name__} without state() and restore(state): it cannot be saved")
+        return {**self.oracle.state(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a `state` of an oracle with the same schedule."""
+        if "refit" not in state or state["refit"][0] != str(self.refit):
+            found = state["refit"][0] if "refit" in state else "every"
+            raise OpoError(f"state belongs to an oracle that refits {found}: {self.refit} is needed")
+        self.oracle.restore({key: value for key, value in state.items() if key != "refit"})
+        _, self.episodes, self.fitted, fit = state["refit"]
+        self._fit = tuple(fit) if isinstance(fit, list) else fit
+
+
+class _ScheduledClass:
+    def __init__(self, function_class: Any, refit: Refit) -> None:
+        self.function_class, self.refit = function_class, refit
+        self.size = float(getattr(function_class, "size", 1.0))
+
+    def oracle(self, layout: Layout, action_mask: Array | None) -> Any:
+        """The class's oracle under the schedule."""
+        return ScheduledOracle(self.function_class.oracle(layout, action_mask), self.refit)
+
+
+def scheduled(source: Any, refit: Any) -> Any:
+    """A function class, or an oracle, with a refit schedule.
+
+    Parameters
+    ----------
+    source : function class or oracle
+    refit : "every", "doubling", int, ("gain", threshold) or Refit
+        "every" is the paper. "doubling" keeps the number of distinct fits at log2(T), and with it the cost of an episode
+        (DESIGN 5.7: each distinct dynamics is one more pass over the chain).
+
+    Examples
+    --------
+    >>> agent = OPO(layout, scheduled(F, "doubling"), scheduled(P, ("gain", 2.0)), episodes=T)  # doctest: +SKIP
+    """
+    schedule = Refit.parse(refit)
+    if schedule.kind == "every":
+        return source
+    return (
+        _ScheduledClass(source, schedule) if hasattr(source, "oracle") and not hasattr(source, "fit") else ScheduledOracle(source, schedule)
+    )
+
+
+def add_all(oracle: Any, trajectories: Sequence[Trajectory]) -> None:
+    """Add many episodes to any oracle: by its `observe_many`, or one at a time after all were checked."""
+    if hasattr(oracle, "observe_many"):
+        oracle.observe_many(trajectories)
+        return
+    if hasattr(oracle, "check"):
+        for trajectory in trajectories:
+            oracle.check(trajectory)
+    for trajectory in trajectories:
+        oracle.observe(trajectory)

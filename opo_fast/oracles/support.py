@@ -1,0 +1,168 @@
+"""Which transitions a dynamics class allows: cells (s, a, s') in one flat order, and models written in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ..errors import OpoError
+from ..layers import LayeredMDP, Layout, Transitions, frozen
+
+__all__ = ["Support"]
+
+Array = npt.NDArray[Any]
+
+
+class Support:
+    """The allowed transitions of a layout, row by row; a row is a pair s * A + a of layers 1..H-1.
+
+    Parameters
+    ----------
+    layout : Layout
+    allowed : optional
+        Default: every transition to the next layer. H-1 boolean arrays (S_h, A, S_{h+1}), or H-1 SciPy sparse arrays
+        (S_h * A, S_{h+1}), whose stored entries are allowed; or a `Transitions` or `LayeredMDP`, whose positive ones are.
+    action_mask : ndarray of bool (n_states, A), optional
+        Allowed pairs need an allowed transition.
+
+    Attributes
+    ----------
+    indptr : ndarray of int64, shape (n_rows + 1,)
+        Where the cells of each row begin.
+    positions : ndarray of int64, shape (n_cells,)
+        The next state's position inside its layer.
+    """
+
+    def __init__(self, layout: Layout, allowed: Any = None, action_mask: Array | None = None) -> None:
+        self.layout = layout
+        n_actions, sizes = layout.n_actions, layout.layer_sizes
+        self.n_rows = int(layout.offsets[-2]) * n_actions
+        if isinstance(allowed, LayeredMDP):
+            allowed = allowed.transitions
+        if isinstance(allowed, Transitions):
+            if allowed.layout != layout:
+                raise OpoError(f"support belongs to {allowed.layout!r}: {layout!r} is needed")
+            allowed = [array if sp.issparse(array) else array > 0 for array in allowed.arrays()]
+            for array in allowed:
+                if sp.issparse(array):
+                    array.eliminate_zeros()
+        if allowed is not None and len(allowed) != layout.horizon - 1:
+            raise OpoError(f"support has {len(allowed)} arrays: H - 1 = {layout.horizon - 1} are needed")
+        self.sparse = bool(allowed is not None and any(sp.issparse(array) for array in allowed))
+        lengths, positions = [], []
+        for h in range(layout.horizon - 1):
+            n_rows, n_next = sizes[h] * n_actions, sizes[h + 1]
+            if allowed is None:
+                lengths.append(np.full(n_rows, n_next))
+                positions.append(np.tile(np.arange(n_next), n_rows))
+                continue
+            array = allowed[h]
+            if sp.issparse(array):
+                if array.shape != (n_rows, n_next):
+                    raise OpoError(f"support[{h}] has shape {array.shape}: (S_h * A, S_h+1) = {(n_rows, n_next)} is needed")
+                array = array.tocsr(copy=True)
+                array.sum_duplicates()
+                lengths.append(np.diff(array.indptr))
+                positions.append(array.indices)
+                continue
+            array = np.asarray(array)
+            if array.shape != (sizes[h], n_actions, n_next) or array.dtype != np.bool_:
+                wanted = (sizes[h], n_actions, n_next)
+                raise OpoError(
+                    f"support[{h}] has shape {array.shape} and dtype {array.dtype}: booleans (S_h, A, S_h+1) = {wanted} are needed"
+                )
+            flat = array.reshape(n_rows, n_next)
+            lengths.append(flat.sum(axis=1))
+            positions.append(np.nonzero(flat)[1])
+        empty = [np.empty(0, np.int64)]
+        counts = np.concatenate(lengths or empty).astype(np.int64)
+        if action_mask is None:
+            action_mask = np.ones(layout.shape, bool)
+        bad = np.flatnonzero((counts == 0) & action_mask.ravel()[: self.n_rows])
+        if bad.size:
+            state, action = divmod(int(bad[0]), n_actions)
+            raise OpoError(
+                f"support: layer {layout.layer_of(state)}, state {state}, action {action} allows no next state; at least one is needed"
+            )
+        self.indptr = frozen(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+        self.positions = frozen(np.concatenate(positions or empty).astype(np.int64))
+        self.n_cells = self.positions.size
+        self.row_of = frozen(np.repeat(np.arange(self.n_rows), counts))
+        self.counts = frozen(counts)
+        self._stride = max(sizes)
+        self._keys = self.row_of * self._stride + self.positions
+        self._firsts = [int(o) * n_actions for o in layout.offsets[:-1]]
+        self._filled = np.flatnonzero(counts)
+        self._starts = self.indptr[self._filled]
+
+    def cells(self, states: Array, actions: Array) -> Array:
+        """Cell of every step of layers 1..H-1, -1 where it is not allowed: states (n, H + 1), actions (n, H) -> (n, H - 1)."""
+        steps = slice(0, self.layout.horizon - 1)
+        rows = states[:, steps] * self.layout.n_actions + actions[:, steps]
+        keys = rows * self._stride + (states[:, 1:-1] - self.layout.offsets[1:-1])
+        found = np.searchsorted(self._keys, keys)
+        known = self._keys[np.minimum(found, self.n_cells - 1)] == keys if self.n_cells else np.zeros(keys.shape, bool)
+        return np.where(known, found, -1)
+
+    def checked_cells(self, contexts: Any, states: Array, actions: Array) -> Array:
+        """`cells`, or an error that names the first transition that is not allowed."""
+        cells = self.cells(states, actions)
+        if (cells < 0).any():
+            i, h = (int(x) for x in np.argwhere(cells < 0)[0])
+            raise OpoError(
+                f"the transition of layer {h} from state {int(states[i, h])} under action {int(actions[i, h])} to state "
+                f"{int(states[i, h + 1])} at context {contexts[i]!r} is outside the support of the dynamics class"
+            )
+        return cells
+
+    def row_sums(self, values: Array) -> Array:
+        """Sum of each row's cells, shape (n_rows,); 0 for a row without cells."""
+        sums = np.zeros(self.n_rows)
+        if self.n_cells:
+            sums[self._filled] = np.add.reduceat(values, self._starts)
+        return sums
+
+    def row_max(self, values: Array) -> Array:
+        """Greatest of each row's cells, shape (n_rows,); 0 for a row without cells."""
+        most = np.zeros(self.n_rows)
+        if self.n_cells:
+            most[self._filled] = np.maximum.reduceat(values, self._starts)
+        return most
+
+    @property
+    def uniform(self) -> Array:
+        """Each row uniform over its allowed next states, one number per cell."""
+        return 1.0 / self.counts[self.row_of]
+
+    def arrays(self, values: Array) -> list[Any]:
+        """Transitions as `LayeredMDP` takes them from one number per cell; 0 elsewhere."""
+        result: list[Any] = []
+        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
+        for h in range(self.layout.horizon - 1):
+            lo, hi = self._firsts[h], self._firsts[h + 1]
+            part = slice(int(self.indptr[lo]), int(self.indptr[hi]))
+            shape = (sizes[h] * n_actions, sizes[h + 1])
+            if self.sparse:
+                result.append(sp.csr_array((values[part], self.positions[part], self.indptr[lo : hi + 1] - part.start), shape=shape))
+                continue
+            if part.stop - part.start == shape[0] * shape[1]:
+                block = values[part]
+            else:
+                block = np.zeros(shape)
+                block[self.row_of[part] - lo, self.positions[part]] = values[part]
+            result.append(block.reshape(sizes[h], n_actions, sizes[h + 1]))
+        return result
+
+    def values(self, transitions: Transitions) -> Array:
+        """Probabilities of a model, one per cell."""
+        result = np.empty(self.n_cells)
+        for h, array in enumerate(transitions.arrays()):
+            lo, hi = self._firsts[h], self._firsts[h + 1]
+            part = slice(int(self.indptr[lo]), int(self.indptr[hi]))
+            rows, positions = self.row_of[part] - lo, self.positions[part]
+            flat = array if sp.issparse(array) else array.reshape(hi - lo, -1)
+            result[part] = np.asarray(flat[rows, positions]).ravel()
+        return result

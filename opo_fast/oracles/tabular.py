@@ -1,0 +1,261 @@
+"""Tables: means and counts for every pair, in one table or in one per context."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cmdp import Trajectory, context_key
+from ..errors import OpoError
+from ..layers import Layout, real
+from .parametric import Batch, ParametricOracle, cover_size, grouped
+from .support import Support
+from .versions import Versions, from_json, to_json
+
+__all__ = ["TabularDynamicsClass", "TabularDynamicsOracle", "TabularLossClass", "TabularLossOracle"]
+
+Array = npt.NDArray[Any]
+
+
+class TabularLossClass:
+    """Every function of the pair (one table), or of context and pair (one table per context).
+
+    Least squares is the mean of the pair's observed losses.
+
+    Parameters
+    ----------
+    per_context : bool
+        One table per context, for finite sets of contexts; nothing is learned across contexts.
+    unseen : float
+        Loss in [0, 1] of a pair without data. Default 0, the optimistic end.
+    size : float, optional
+        |F| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+    """
+
+    def __init__(self, *, per_context: bool = False, unseen: float = 0.0, size: float | None = None) -> None:
+        self.per_context, self.unseen = bool(per_context), real(unseen, "unseen", most=1.0)
+        self.size = cover_size(1000, size)
+
+    def oracle(self, layout: Layout, action_mask: Array | None = None) -> TabularLossOracle:
+        """An oracle without data."""
+        return TabularLossOracle(self, layout, action_mask)
+
+
+class TabularDynamicsClass:
+    """All dynamics on a support (one table), or one such for each context.
+
+    The fit is (n(s, a, s') + smoothing) / (n(s, a) + smoothing K), K being the number of allowed next states of the
+    pair: with smoothing 0 the maximiser of the likelihood. A pair without data is uniform over its allowed next states.
+
+    Parameters
+    ----------
+    support : optional
+        Allowed transitions (see `Support`); default: all to the next layer. Others keep probability 0.
+    per_context : bool
+        One table per context, for finite sets of contexts.
+    smoothing : float
+        At least 0.
+    size : float, optional
+        |P| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+    """
+
+    def __init__(self, support: Any = None, *, per_context: bool = False, smoothing: float = 0.0, size: float | None = None) -> None:
+        self.support, self.per_context, self.smoothing = support, bool(per_context), real(smoothing, "smoothing")
+        self.size = cover_size(1000, size)
+
+    def oracle(self, layout: Layout, action_mask: Array | None = None) -> TabularDynamicsOracle:
+        """An oracle without data."""
+        return TabularDynamicsOracle(self, layout, action_mask)
+
+
+class _Table:
+    """Sums of one table, the fit's values with their past, and what was added since the last fit."""
+
+    def __init__(self, context: Any, n_sums: int, initial: Array) -> None:
+        self.context = context
+        self.counts, self.sums = np.zeros(n_sums), np.zeros(n_sums)
+        self.fits = Versions(initial)
+        self.touched: list[Array] = []
+
+    def take_touched(self) -> Array:
+        rows = np.unique(np.concatenate([*self.touched, np.empty(0, np.int64)])).astype(np.int64)
+        self.touched = []
+        return rows
+
+
+class _TabularOracle(ParametricOracle):
+    """Tables by context; one for all where the class does not look at contexts."""
+
+    def __init__(self, function_class: Any, layout: Layout, action_mask: Array | None, n_sums: int, initial: Array) -> None:
+        super().__init__(layout, action_mask)
+        self.function_class = function_class
+        self._n_sums, self._initial = n_sums, initial
+        self._tables: dict[Hashable, _Table] = {}
+        self._fresh: dict[Hashable, _Table] = {}
+
+    def _key(self, context: Any) -> Hashable:
+        return context_key(context) if self.function_class.per_context else None
+
+    def _values(self, fit: Hashable, context: Any) -> Array:
+        number, table = self._known(fit), self._tables.get(self._key(context))
+        return self._initial if table is None else table.fits.read(number)
+
+    def _parts(self, contexts: Any) -> list[tuple[Any, Any]]:
+        """Context of each table, and the positions that belong to it."""
+        if not self.function_class.per_context:
+            return [(None, slice(None))]
+        return list(grouped(contexts))
+
+    def _table(self, context: Any) -> _Table:
+        key = self._key(context)
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables[key] = _Table(context if self.function_class.per_context else None, self._n_sums, self._initial)
+        self._fresh[key] = found
+        return found
+
+    def _solve(self, number: int) -> bool:
+        changed = False
+        for table in self._fresh.values():
+            cells, values = self._fitted(table, table.take_touched())
+            different = values != table.fits.current[cells]
+            if different.any():
+                table.fits.write(number, cells[different], values[different])
+                changed = True
+        self._fresh = {}
+        return changed
+
+    def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
+        """Cells that belong to the touched rows, and their best values."""
+        raise NotImplementedError
+
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"contexts": [to_json(table.context) for table in self._tables.values()]}
+        for i, table in enumerate(self._tables.values()):
+            state |= {f"{i}.counts": table.counts.copy(), f"{i}.sums": table.sums.copy(), **table.fits.state(f"{i}.")}
+            touched = table.take_touched()
+            table.touched = [touched] if touched.size else []
+            state[f"{i}.touched"] = touched
+        return state
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        tables, fresh = {}, {}
+        for i, stored in enumerate(state["contexts"]):
+            table = _Table(from_json(stored), self._n_sums, self._initial)
+            counts, sums = np.array(state[f"{i}.counts"], np.float64), np.array(state[f"{i}.sums"], np.float64)
+            if counts.shape != table.counts.shape or sums.shape != table.sums.shape:
+                raise OpoError(f"state holds tables of {counts.size} entries: {self._n_sums} are needed for this layout")
+            table.counts, table.sums = counts, sums
+            table.fits = Versions.restored(self._initial, state, f"{i}.")
+            touched = np.array(state[f"{i}.touched"], np.int64)
+            key = self._key(table.context)
+            tables[key] = table
+            if touched.size:
+                table.touched, fresh[key] = [touched], table
+        return {"_tables": tables, "_fresh": fresh}
+
+
+class TabularLossOracle(_TabularOracle):
+    """Mean loss of every pair; O(H) to add an episode and to fit."""
+
+    def __init__(self, function_class: TabularLossClass, layout: Layout, action_mask: Array | None = None) -> None:
+        n_pairs = layout.n_states * layout.n_actions
+        super().__init__(function_class, layout, action_mask, n_pairs, np.full(n_pairs, function_class.unseen))
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of a fit, shape (n_states, A)."""
+        return self._values(fit, context).reshape(self.layout.shape).copy()
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of the squared errors of a fit along a trajectory."""
+        pairs = trajectory.states[:-1] * self.layout.n_actions + trajectory.actions
+        return float(np.square(self._values(fit, trajectory.context)[pairs] - trajectory.losses).sum())
+
+    def gain(self, fit: Hashable) -> float:
+        """By how much the means lower the sum of squared errors on all data."""
+        number = self._known(fit)
+        return float(
+            sum(
+                table.counts @ np.square(_means(table, table.fits.read(number)) - table.fits.read(number))
+                for table in self._tables.values()
+            )
+        )
+
+    def _prepare(self, batch: Batch) -> Batch:
+        if self.function_class.per_context:
+            for context in batch.contexts:
+                context_key(context)
+        return batch
+
+    def _add(self, prepared: Batch) -> None:
+        for context, where in self._parts(prepared.contexts):
+            table = self._table(context)
+            pairs = prepared.pairs[where].ravel()
+            np.add.at(table.counts, pairs, 1.0)
+            np.add.at(table.sums, pairs, prepared.losses[where].ravel())
+            table.touched.append(pairs)
+
+    def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
+        # A mean of numbers in [0, 1] may round to just above 1.
+        return rows, np.minimum(table.sums[rows] / table.counts[rows], 1.0)
+
+
+def _means(table: _Table, unseen: Array) -> Array:
+    return np.where(table.counts > 0, table.sums / np.maximum(table.counts, 1.0), unseen)
+
+
+class TabularDynamicsOracle(_TabularOracle):
+    """Transition counts; O(H) to add an episode, and only the visited rows are fitted anew."""
+
+    def __init__(self, function_class: TabularDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
+        self.support = Support(layout, function_class.support, action_mask)
+        super().__init__(function_class, layout, action_mask, self.support.n_cells, self.support.uniform)
+
+    def transitions(self, fit: Hashable, context: Any) -> list[Any]:
+        """Transitions of a fit, as `opo_fast.LayeredMDP` takes them."""
+        return self.support.arrays(self._values(fit, context).copy())
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of -log P along a trajectory; infinite where the fit excludes it."""
+        cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
+        p = np.where(cells >= 0, self._values(fit, trajectory.context)[cells], 0.0) if cells.size else np.ones(0)
+        with np.errstate(divide="ignore"):
+            return float(-np.log(p).sum() + 0.0)
+
+    def gain(self, fit: Hashable) -> float:
+        """By how much the best fit lowers the negative log-likelihood of all data (infinite where `fit` excludes some)."""
+        number, total = self._known(fit), 0.0
+        for table in self._tables.values():
+            seen = np.flatnonzero(table.counts)
+            with np.errstate(divide="ignore"):
+                best = np.log(self._probabilities(table.counts, self.support.row_sums(table.counts), seen))
+                total += float(table.counts[seen] @ (best - np.log(table.fits.read(number)[seen])))
+        return total
+
+    def _prepare(self, batch: Batch) -> tuple[Any, Array]:
+        if self.function_class.per_context:
+            for context in batch.contexts:
+                context_key(context)
+        return batch.contexts, self.support.checked_cells(batch.contexts, batch.states, batch.actions)
+
+    def _add(self, prepared: tuple[Any, Array]) -> None:
+        contexts, cells = prepared
+        for context, where in self._parts(contexts):
+            table, mine = self._table(context), cells[where].ravel()
+            np.add.at(table.counts, mine, 1.0)
+            table.touched.append(self.support.row_of[mine])
+
+    def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
+        starts, lengths = self.support.indptr[rows], self.support.counts[rows]
+        ends = np.cumsum(lengths)
+        cells = np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
+        counts, smoothing = table.counts[cells], self.function_class.smoothing
+        totals = np.add.reduceat(counts, ends - lengths) if rows.size else np.empty(0)
+        return cells, (counts + smoothing) / np.repeat(totals + smoothing * lengths, lengths)
+
+    def _probabilities(self, counts: Array, totals: Array, cells: Array) -> Array:
+        rows, smoothing = self.support.row_of[cells], self.function_class.smoothing
+        return np.asarray((counts[cells] + smoothing) / (totals[rows] + smoothing * self.support.counts[rows]))

@@ -1,0 +1,104 @@
+"""Arrays whose past is kept: what a parametric oracle's fit was, at every fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OpoError
+
+__all__ = ["Versions", "from_json", "to_json"]
+
+Array = npt.NDArray[Any]
+
+
+class Versions:
+    """An array and all its past versions, by the number of the fit that wrote them.
+
+    A fit mostly changes few entries, so the changes are kept, and a copy of the whole whenever the changes since the
+    last copy amount to one: at most twice the memory of the changes, and no reading costs more than twice the array.
+
+    Parameters
+    ----------
+    initial : ndarray
+        What it is before the first write. Entries are addressed along the first axis.
+    """
+
+    def __init__(self, initial: Array) -> None:
+        self.initial, self.current = initial.copy(), initial.copy()
+        self.numbers: list[int] = []
+        self.changes: list[tuple[Array, Array]] = []
+        self._copies = [self.initial]
+        self._at = [0]
+        self._since = 0
+
+    def write(self, number: int, cells: Array, values: Array) -> None:
+        """What changes with fit `number`, which is above all before."""
+        self.current[cells] = values
+        self.numbers.append(number)
+        self.changes.append((cells, values))
+        self._since += cells.size
+        if self._since >= len(self.current):
+            self._copies.append(self.current.copy())
+            self._at.append(len(self.changes))
+            self._since = 0
+
+    def read(self, number: int) -> Array:
+        """The array as it was at fit `number`; not to be written to."""
+        position = bisect_right(self.numbers, number)
+        if position == len(self.numbers):
+            return self.current
+        copy = bisect_right(self._at, position) - 1
+        array = self._copies[copy].copy()
+        for cells, values in self.changes[self._at[copy] : position]:
+            array[cells] = values
+        return array
+
+    def state(self, prefix: str) -> dict[str, Array]:
+        """Arrays from which `restore` makes the same versions."""
+        empty = self.initial[:0]
+        return {
+            f"{prefix}numbers": np.array(self.numbers, np.int64),
+            f"{prefix}lengths": np.array([cells.size for cells, _ in self.changes], np.int64),
+            f"{prefix}cells": np.concatenate([cells for cells, _ in self.changes] or [np.empty(0, np.int64)]),
+            f"{prefix}values": np.concatenate([values for _, values in self.changes] or [empty]),
+        }
+
+    @classmethod
+    def restored(cls, initial: Array, state: dict[str, Any], prefix: str) -> Versions:
+        """Undo `state`."""
+        result = cls(initial)
+        numbers, lengths, cells, values = (np.asarray(state[f"{prefix}{name}"]) for name in ("numbers", "lengths", "cells", "values"))
+        fits = cells.size == lengths.sum() == len(values) and numbers.size == lengths.size and values.shape[1:] == initial.shape[1:]
+        if not fits or (cells.size and not 0 <= cells.min() <= cells.max() < len(initial)):
+            raise OpoError(f"state: {prefix}cells and {prefix}values do not belong to an oracle of this layout")
+        ends = np.cumsum(lengths)
+        for number, length, end in zip(numbers.tolist(), lengths.tolist(), ends.tolist(), strict=True):
+            result.write(number, cells[end - length : end], values[end - length : end])
+        return result
+
+
+def to_json(context: Any) -> Any:
+    """A context in JSON: numbers, strings and None as they are, tuples and arrays marked as such."""
+    if context is None or type(context) in (bool, int, float, str):
+        return context
+    if isinstance(context, np.generic):
+        return to_json(context.item())
+    if isinstance(context, tuple):
+        return {"tuple": [to_json(x) for x in context]}
+    if isinstance(context, np.ndarray) and context.dtype.kind in "iufb":
+        return {"array": [context.dtype.str, list(context.shape), context.tobytes().hex()]}
+    raise OpoError(f"context {context!r} cannot be saved: numbers, strings, tuples of these, or arrays are needed")
+
+
+def from_json(value: Any) -> Any:
+    """Undo `to_json`."""
+    if isinstance(value, dict) and "tuple" in value:
+        return tuple(from_json(x) for x in value["tuple"])
+    if isinstance(value, dict):
+        dtype, shape, text = value["array"]
+        return np.frombuffer(bytes.fromhex(text), dtype).reshape(shape)
+    return value
