@@ -283,6 +283,38 @@ class _Chain:
         """The optimistic value of the start state in the last step."""
         return float(self.v[lane])
 
+    def state(self) -> dict[str, Any]:
+        """All that cannot be asked for again: sums, visits and stored policies."""
+        lines = self.steps - self.first + (0 if self.engine.rule.greedy else 1)
+        return {
+            "contexts": list(self.contexts),
+            "steps": self.steps,
+            "first": self.first,
+            "planned": self.planned,
+            "kept": list(self.kept),
+            "surprised": self.surprised,
+            "sum_q": self.sum_q.copy(),
+            "store": self.store[:lines].copy(),
+            "fits": list(self.visits),
+            "counted": [entry.counted for entry in self.visits.values()],
+            "visits": [entry.counts.copy() for entry in self.visits.values()],
+            "last": None if self.last is None else self.last.copy(),
+            "v": self.v.copy(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a `state` of a chain of the same engine and contexts."""
+        store, visits = np.asarray(state["store"]), [np.array(counts) for counts in state["visits"]]
+        if any(array.shape[-1:] != (self.width,) for array in (store, state["sum_q"], *visits)):
+            raise OpoError(f"chains hold arrays of another size than this agent's {self.width} numbers for each policy")
+        self.steps, self.first, self.planned = int(state["steps"]), int(state["first"]), int(state["planned"])
+        self.kept, self.surprised = set(state["kept"]), bool(state["surprised"])
+        self.sum_q, self.v = np.array(state["sum_q"]), np.array(state["v"])
+        self.store = np.empty((max(4, len(store) + 1), self.width))
+        self.store[: len(store)] = store
+        self.visits = {fit: _Visits(counts, int(counted)) for fit, counts, counted in zip(state["fits"], visits, state["counted"], strict=True)}
+        self.last = None if state["last"] is None else np.array(state["last"])
+
     # What the two forms do differently.
 
     def _prepare(self, transitions: list[Transitions]) -> Any:
@@ -470,6 +502,24 @@ class ChainEngine:
             run_all(_Chain.advance, [(chain, history, n) for chain in chains])
         self.planned += sum(chain.planned for chain in chains)
         self._shrink(chains)
+
+    def state(self) -> dict[str, Any]:
+        """All chains, so that `restore` need not build them again: arrays and plain values, contexts and fits as they are."""
+        chains = list({id(chain): chain for chain, _ in self._chains.values()}.values())
+        position = {id(chain): i for i, chain in enumerate(chains)}
+        return {
+            "chains": [chain.state() for chain in chains],
+            "order": [(position[id(chain)], lane) for chain, lane in self._chains.values()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over the chains of another engine of the same rule, layout and history."""
+        form = _Pack if self.packed else _Single
+        chains = []
+        for one in state["chains"]:
+            chains.append(form(self, list(one["contexts"])))
+            chains[-1].restore(one)
+        self._chains = OrderedDict((context_key(chains[i].contexts[lane]), (chains[i], lane)) for i, lane in state["order"])
 
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> _Chain:
         form = _Pack if self.packed else _Single

@@ -172,6 +172,14 @@ class ChainAgent(BaseAgent):
         self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
         self.engine.planned = planned
 
+    def chains(self) -> dict[str, Any]:
+        """The policy chains, for `restore_chains`: not needed to go on, but building them again takes as long as before."""
+        return self.engine.state()
+
+    def restore_chains(self, chains: dict[str, Any]) -> None:
+        """Take over the `chains` of the agent whose state was restored; without them they are built again when asked for."""
+        self.engine.restore(chains)
+
     def saturation(self, context: Any) -> float:
         """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""
         if self.episode < self.forced:

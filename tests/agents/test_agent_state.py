@@ -70,6 +70,40 @@ def test_so_does_every_rule_of_the_chain(visits):
         np.testing.assert_array_equal(one.policy(c), two.policy(c))
 
 
+@pytest.mark.parametrize("memory", [0, 1 << 29])
+@pytest.mark.parametrize("sizes", [(1, 3, 4), (1, 30, 40)], ids=["packed", "single"])
+@pytest.mark.parametrize("visits", ["latest", "contemporaneous", "actions"])
+def test_restored_chains_are_not_built_again(visits, sizes, memory):
+    env, losses, dynamics = contexts(3, sizes=sizes)
+    rule = ChainRule(0.1, 0.5, np.full(3, 0.05), 6.0, greedy=visits != "latest", visits=visits)
+    one, two, three = (ChainAgent(env.layout, losses, dynamics, rule, memory=memory) for _ in range(3))
+    whole = run(env, one, 60)
+    run(env, two, 33)
+    three.restore(two.state())
+    three.restore_chains(two.chains())
+    for c in range(3):
+        np.testing.assert_array_equal(three.policy(c), two.policy(c))
+        assert three.saturation(c) == two.saturation(c)
+        assert three.value(c) == two.value(c)
+    if memory:
+        assert three.planning_calls == two.planning_calls
+    rest = run(env, three, 60, start=33)
+    np.testing.assert_array_equal(np.array(rest), np.array(whole[33:]))
+    # What the first agent learns later does not reach the restored one.
+    run(env, two, 40, start=33)
+    np.testing.assert_array_equal(three.policy(0), one.policy(0))
+
+
+def test_chains_of_another_size_are_refused():
+    env, losses, dynamics = contexts()
+    agent = opo(env, losses, dynamics)
+    run(env, agent, 5)
+    wider, *classes = contexts(sizes=(1, 4, 4))
+    other = opo(wider, *classes)
+    with pytest.raises(of.OpoError, match="another size than this agent's 216 numbers"):
+        other.restore_chains(agent.chains())
+
+
 def test_a_saved_state_is_a_snapshot():
     env, losses, dynamics = contexts()
     agent = opo(env, losses, dynamics)
