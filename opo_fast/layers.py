@@ -535,8 +535,8 @@ class LayeredMDP(_Immutable):
             )
         head = self.uniform_policy()[0] if first is None else np.asarray(first)
         if head.shape != array.shape[1:]:
-            name = "the uniform policy's row, which stands for first," if first is None else "first"
-            raise OpoError(f"{name} has shape {head.shape}: {array.shape[1:]}, that of a row of values, is needed")
+            given = "first" if first is None else f"first has shape {head.shape}"
+            raise OpoError(f"{given}: a value of shape {array.shape[1:]}, that of a row of values, is needed for the first state")
         return np.concatenate([head[None]] + [array] * (self.layout.horizon - 1))
 
     # -- files ---------------------------------------------------------------------------------------------------
