@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -178,49 +178,60 @@ class FiniteDynamicsOracle(_FiniteOracle):
     def _ask(self, context: Any) -> tuple[list[Any], int]:
         answers = []
         for i, model in enumerate(self.function_class.models):
-            answer = model(context)
-            if not isinstance(answer, Transitions):
-                answer = list(answer)
-                if len(answer) != self.layout.horizon - 1:
-                    raise OpoError(
-                        f"dynamics candidate {i} at context {context!r} has {len(answer)} arrays: "
-                        f"H - 1 = {self.layout.horizon - 1} are needed"
-                    )
-                answer = [
-                    array if sp.issparse(array) else as_real(array, Place("dynamics candidate {} at context {!r}, layer {}", i, context, h))
-                    for h, array in enumerate(answer)
-                ]
-            answers.append(answer)
+            answer, where = model(context), Place("dynamics candidate {} at context {!r}", i, context)
+            answers.append(self._checked_answer(answer, where))
         size = sum(a.nbytes if isinstance(a, Transitions) else sum(getattr(x, "nbytes", 0) or x.data.nbytes for x in a) for a in answers)
         return answers, size
 
+    def _checked_answer(self, answer: Any, where: Any) -> Any:
+        """Arrays of the right shapes; their entries are looked at when they are needed."""
+        layout = self.layout
+        if isinstance(answer, Transitions):
+            if answer.layout != layout:
+                raise OpoError(f"{where} belongs to {answer.layout!r}: {layout!r} is needed")
+            return answer
+        if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes)) or sp.issparse(answer):
+            raise OpoError(f"{where} is a {type(answer).__name__}: H - 1 = {layout.horizon - 1} arrays are needed")
+        arrays = list(answer)
+        if len(arrays) != layout.horizon - 1:
+            raise OpoError(f"{where} has {len(arrays)} arrays: H - 1 = {layout.horizon - 1} are needed")
+        for h, array in enumerate(arrays):
+            n, n_next = layout.layer_sizes[h : h + 2]
+            shape: tuple[int, ...] = (n * layout.n_actions, n_next)
+            if not sp.issparse(array):
+                shape = (n, layout.n_actions, n_next)
+                if type(array) is not np.ndarray or array.dtype.kind not in "fiub":
+                    array = arrays[h] = as_real(array, f"{where}, layer {h}")
+            if array.shape != shape:
+                raise OpoError(f"{where}, layer {h} has shape {array.shape}: {shape} is needed")
+        return arrays
+
     def _gains(self, trajectory: Trajectory) -> Array:
-        answers = self._answer(trajectory.context)
-        states, actions = trajectory.states.tolist(), trajectory.actions.tolist()
-        p = np.array([self._along(i, answer, states, actions, trajectory.context) for i, answer in enumerate(answers)])
+        p = self._along(trajectory)
         with np.errstate(divide="ignore"):
             gains = np.log(p).sum(axis=1)
         if np.isneginf(self.scores + gains).all():
             raise self._impossible(trajectory, p)
         return np.asarray(gains)
 
-    def _along(self, i: int, answer: Any, states: list[int], actions: list[int], context: Any) -> list[float]:
-        """P(s_{h+1} | s_h, a_h) of one candidate for h = 1..H-1."""
-        offsets = self.layout.offsets.tolist()
-        result = []
-        for h in range(self.layout.horizon - 1):
-            s, a, j = states[h] - offsets[h], actions[h], states[h + 1] - offsets[h + 1]
-            try:
-                x = probability(answer, h, s, a, j, self.layout)
-            except (IndexError, TypeError, ValueError) as error:
-                raise OpoError(f"dynamics candidate {i} at context {context!r}, layer {h}: the array has a wrong shape ({error})") from None
-            if not 0.0 <= x <= 1.0 + 1e-6:
-                raise OpoError(
-                    f"dynamics candidate {i} at context {context!r}: layer {h}, state {states[h]}, action {a}: "
-                    f"the probability of next state {states[h + 1]} is {x!r}; a number in [0, 1] is needed"
-                )
-            result.append(x)
-        return result
+    def _along(self, trajectory: Trajectory) -> Array:
+        """P(s_{h+1} | s_h, a_h) of each candidate (rows) for h = 1..H-1 (columns)."""
+        local = trajectory.states - self.layout.offsets
+        steps = list(zip(local[:-2].tolist(), trajectory.actions[:-1].tolist(), local[1:-1].tolist(), strict=True))
+        p = np.empty((len(self.function_class), len(steps)))
+        for i, answer in enumerate(self._answer(trajectory.context)):
+            for h, step in enumerate(steps):
+                array = None if type(answer) is Transitions else answer[h]
+                p[i, h] = array[step] if type(array) is np.ndarray else probability(answer, h, *step, self.layout)
+        bad = np.argwhere(~((p >= 0.0) & (p <= 1.0 + 1e-6)))
+        if bad.size:
+            i, h = (int(x) for x in bad[0])
+            s, a, following = (int(x) for x in (trajectory.states[h], trajectory.actions[h], trajectory.states[h + 1]))
+            raise OpoError(
+                f"dynamics candidate {i} at context {trajectory.context!r}: layer {h}, state {s}, action {a}: "
+                f"the probability of next state {following} is {float(p[i, h])!r}; a number in [0, 1] is needed"
+            )
+        return p
 
     def _impossible(self, trajectory: Trajectory, p: Array) -> OpoError:
         alive = np.isfinite(self.scores)
