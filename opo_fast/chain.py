@@ -18,10 +18,9 @@ has a fixed order, so neither neighbours nor threads nor budgets change a bit.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -133,6 +132,7 @@ class _Chain:
         self.store = np.empty((4, width))
         self.kept: set[Hashable] = set()
         self.surprised = False
+        self.measured, self.held = 0, len(self.contexts)
         self.models: dict[Hashable, Any] = {}
         self.loss_rows: dict[Hashable, Array] = {}
         self.last: Array | None = None
@@ -271,13 +271,9 @@ class _Chain:
         """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term of beta 0 is not looked at."""
         if self.last is None:
             return 1.0
-        rule, rows, counts = self.engine.rule, self.engine.rows, np.ascontiguousarray(self.last[lane :: self.lanes])
-        offsets = self.engine.layout.offsets if rule.half_dynamics.min() < rule.half_dynamics.max() else [0, -1]
-        total = 0
-        for h, (s0, s1) in enumerate(pairwise(offsets)):
-            half = float(rule.half_dynamics[h])
-            total += int(count_saturated(counts[rows[s0] : rows[s1]], rule.half_loss or half, half or rule.half_loss))
-        return total / counts.size
+        engine, rule = self.engine, self.engine.rule
+        count = count_saturated(self.last, lane, self.lanes, engine.layout.offsets, engine.rows, rule.half_loss, rule.half_dynamics)
+        return count / engine.n_rows  # type: ignore[no-any-return]
 
     def value(self, lane: int) -> float:
         """The optimistic value of the start state in the last step."""
@@ -478,7 +474,7 @@ class ChainEngine:
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._chains: OrderedDict[Hashable, tuple[_Chain, int]] = OrderedDict()
         self.planned = 0
-        self._unmeasured = 0
+        self._nbytes = 0
 
     @property
     def lookahead(self) -> int:
@@ -520,6 +516,11 @@ class ChainEngine:
             chains.append(form(self, list(one["contexts"])))
             chains[-1].restore(one)
         self._chains = OrderedDict((context_key(chains[i].contexts[lane]), (chains[i], lane)) for i, lane in state["order"])
+        self._nbytes = 0
+        for i, chain in enumerate(chains):
+            chain.held = sum(position == i for position, _ in state["order"])
+            chain.measured = chain.nbytes
+            self._nbytes += chain.measured
 
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> _Chain:
         form = _Pack if self.packed else _Single
@@ -542,22 +543,23 @@ class ChainEngine:
         return chain, lane
 
     def _shrink(self, keep: Sequence[_Chain]) -> None:
-        """Drop the least recently used chains beyond the budget; measured now and then, since chains grow slowly."""
-        self._unmeasured += 1
-        if self._unmeasured < max(16, len(self._chains) // 4):
+        """Count what the chains in use grew by, and drop the least recently used beyond the budget."""
+        for chain in keep:
+            size = chain.nbytes
+            self._nbytes += size - chain.measured
+            chain.measured = size
+        if self._nbytes <= self.memory:
             return
-        self._unmeasured = 0
-        sizes = {id(chain): chain.nbytes for chain, _ in self._chains.values()}
-        lanes = Counter(id(chain) for chain, _ in self._chains.values())
-        total = sum(sizes.values())
         kept = {id(chain) for chain in keep}
         for key, (chain, _) in list(self._chains.items()):
-            if total <= self.memory:
-                break
-            if id(chain) not in kept:
-                del self._chains[key]
-                lanes[id(chain)] -= 1
-                total -= sizes[id(chain)] if not lanes[id(chain)] else 0
+            if id(chain) in kept:
+                continue
+            del self._chains[key]
+            chain.held -= 1
+            if not chain.held:
+                self._nbytes -= chain.measured
+                if self._nbytes <= self.memory:
+                    return
 
 
 def policy_chain(

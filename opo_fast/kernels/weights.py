@@ -20,13 +20,16 @@ def bonus(visits, beta, out):
 
 
 @brief
-def count_saturated(visits, half_loss, half_dynamics):
-    """Number of rows at which both terms of the bonus are at their cap."""
+def count_saturated(visits, lane, lanes, layers, rows, half_loss, half_dynamics):
+    """Number of rows of one lane at which both terms of the bonus are at their cap; a term of beta 0 is not looked at."""
     count = 0
-    for i in range(visits.size):
-        n = 1.0 + visits[i]
-        if half_loss >= n and half_dynamics >= n:
-            count += 1
+    for h in range(half_dynamics.size):
+        first = half_loss if half_loss > 0.0 else half_dynamics[h]
+        second = half_dynamics[h] if half_dynamics[h] > 0.0 else half_loss
+        least = min(first, second)
+        for r in range(rows[layers[h]], rows[layers[h + 1]]):
+            if least >= 1.0 + visits[r * lanes + lane]:
+                count += 1
     return count
 
 

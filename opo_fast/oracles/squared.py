@@ -31,7 +31,7 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
     def _gains(self, trajectory: Trajectory) -> Array:
         answers = self._answer(trajectory.context)
         states, actions = trajectory.states.tolist(), trajectory.actions.tolist()
-        observed = np.array([self._along(i, answer, states, actions, trajectory.context) for i, answer in enumerate(answers)])
+        observed = self._along(trajectory)
         norms = np.array([self._norms(answer, states, actions) for answer in answers])
         return np.asarray((norms - 2.0 * observed + 1.0).sum(axis=1))
 
