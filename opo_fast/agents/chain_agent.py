@@ -1,8 +1,8 @@
-"""What OPO-CMDP and its relatives share: oracles, the history of fits, and one policy chain per context."""
+"""What OPO-CMDP and its relatives share: the history of fits, and one policy chain per context."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy.typing as npt
 from .. import reference
 from ..chain import ChainEngine, History
 from ..cmdp import Trajectory
-from ..errors import OpoError, Place
-from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_transitions, frozen, uniform_policy, whole
-from ..operations import Backend, check_backend
+from ..layers import LayeredMDP, Layout, uniform_policy, whole
+from ..operations import Backend
 from ..rules import ChainRule
-from .base import BaseAgent, State, hashable, oracle_state, restore_oracle
+from .base import State, hashable
+from .oracle_agent import OracleAgent
 
 __all__ = ["MEMORY", "ChainAgent"]
 
@@ -25,14 +25,13 @@ MEMORY = 1 << 29
 """Default byte budget of an agent's chains."""
 
 
-class ChainAgent(BaseAgent):
+class ChainAgent(OracleAgent):
     """An agent whose policy at a context is a chain over the past fits.
 
     Parameters
     ----------
-    layout : Layout
-    loss_class, dynamics_class
-        A function class (anything with ``oracle(layout, action_mask)``), or an oracle that this agent then owns.
+    layout, loss_class, dynamics_class
+        See `OracleAgent`.
     rule : ChainRule
         What a step of the chain does.
     action_mask : array_like of bool (n_states, A), optional
@@ -58,18 +57,11 @@ class ChainAgent(BaseAgent):
         backend: Backend = "numba",
         memory: int = MEMORY,
     ) -> None:
-        super().__init__(layout, action_mask)
-        check_backend(backend)
-        self.backend, self.rule = backend, rule
-        self.loss_oracle = make_oracle(loss_class, layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))
-        self.dynamics_oracle = make_oracle(dynamics_class, layout, self.action_mask, "dynamics_class", ("observe", "fit", "transitions"))
+        self.rule = rule
         self.history = History()
-        self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
-        self._refit()
-
-    def _refit(self) -> None:
-        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
-        if self.episode >= self.forced:
+        self.engine = ChainEngine(layout, action_mask, rule, self, whole(memory, "memory", least=0))
+        super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
+        if not self.forced:
             self.history.append(*self.fits)
 
     @property
@@ -134,14 +126,8 @@ class ChainAgent(BaseAgent):
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
         super().observe(trajectory)
-        self._refit()
-
-    def _learn(self, trajectory: Trajectory) -> None:
-        for oracle in (self.loss_oracle, self.dynamics_oracle):
-            if hasattr(oracle, "check"):
-                oracle.check(trajectory)
-        self.loss_oracle.observe(trajectory)
-        self.dynamics_oracle.observe(trajectory)
+        if self.episode >= self.forced:
+            self.history.append(*self.fits)
 
     def settings(self) -> dict[str, Any]:
         """See `BaseAgent.settings`; the rule is among them."""
@@ -154,8 +140,7 @@ class ChainAgent(BaseAgent):
             "history.length": history.length,
             "history.starts": np.array(history.starts, np.int64),
             "history.runs": list(history.runs),
-            **oracle_state(self.loss_oracle, "loss oracle"),
-            **oracle_state(self.dynamics_oracle, "dynamics oracle"),
+            **super()._state(),
         }
 
     def _restore(self, state: State) -> None:
@@ -163,10 +148,8 @@ class ChainAgent(BaseAgent):
         history.length = int(state["history.length"])
         history.starts = [int(start) for start in state["history.starts"]]
         history.runs = [(hashable(loss_fit), hashable(fit)) for loss_fit, fit in state["history.runs"]]
-        restore_oracle(self.loss_oracle, "loss oracle", state)
-        restore_oracle(self.dynamics_oracle, "dynamics oracle", state)
+        super()._restore(state)
         self.history = history
-        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
         # Chains are a cache: they are built again, to the same bits.
         planned = self.engine.planned
         self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
@@ -197,32 +180,3 @@ class ChainAgent(BaseAgent):
             return float("nan")
         chain, lane = self.engine.chain(context, self.history, self.steps)
         return chain.value(lane)
-
-    # The engine's source of models.
-
-    def losses(self, fit: Hashable, context: Any) -> Array:
-        """Losses of a fit at a context, one per allowed pair."""
-        array = as_losses(self.layout, self.loss_oracle.losses(fit, context), Place("losses of fit {!r} at context {!r}", fit, context))
-        rows = array.reshape(-1) if self.action_mask is None else array[self.action_mask]
-        return frozen(rows)
-
-    def transitions(self, fit: Hashable, context: Any) -> Transitions:
-        """Validated transitions of a fit at a context."""
-        return as_transitions(
-            self.layout,
-            self.dynamics_oracle.transitions(fit, context),
-            self.action_mask,
-            where=Place("transitions of fit {!r} at context {!r}", fit, context),
-        )
-
-
-def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:
-    """A fresh oracle of a function class, or the given oracle; anything else is refused."""
-    oracle = source.oracle(layout, action_mask) if hasattr(source, "oracle") else source
-    missing = [method for method in methods if not callable(getattr(oracle, method, None))]
-    if missing:
-        raise OpoError(
-            f"{name} is a {type(source).__name__}: a function class with oracle(...), or an oracle with {', '.join(methods)}, is needed "
-            f"(missing: {', '.join(missing)})"
-        )
-    return oracle

@@ -1,0 +1,118 @@
+"""What agents share that learn through regression oracles: the data, the fits, and the models that the fits give."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from ..cmdp import Trajectory, context_key
+from ..errors import OpoError, Place
+from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_transitions, frozen
+from ..operations import Backend, check_backend, solve
+from ..reference import Solution
+from ..store import LRU
+from .base import BaseAgent, State, oracle_state, restore_oracle
+
+__all__ = ["OracleAgent", "make_oracle"]
+
+Array = npt.NDArray[Any]
+PLANS = 1 << 26
+"""Bytes of plans that an agent keeps for contexts that return under the same fits."""
+
+
+class OracleAgent(BaseAgent):
+    """An agent with a loss oracle and a dynamics oracle, which fit anew after every episode.
+
+    Parameters
+    ----------
+    layout : Layout
+    loss_class, dynamics_class
+        A function class (anything with ``oracle(layout, action_mask)``), or an oracle that this agent then owns.
+    action_mask : array_like of bool (n_states, A), optional
+    backend : {"numba", "numpy"}
+
+    Attributes
+    ----------
+    fits : tuple
+        The fits of losses and dynamics on all data so far.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        dynamics_class: Any,
+        *,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+    ) -> None:
+        super().__init__(layout, action_mask)
+        check_backend(backend)
+        self.backend = backend
+        self.loss_oracle = make_oracle(loss_class, layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))
+        self.dynamics_oracle = make_oracle(dynamics_class, layout, self.action_mask, "dynamics_class", ("observe", "fit", "transitions"))
+        self.fits: tuple[Hashable, Hashable] = (self.loss_oracle.fit(), self.dynamics_oracle.fit())
+        self._plans: LRU[Solution] = LRU(PLANS)
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
+        super().observe(trajectory)
+        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
+
+    def _learn(self, trajectory: Trajectory) -> None:
+        for oracle in (self.loss_oracle, self.dynamics_oracle):
+            if hasattr(oracle, "check"):
+                oracle.check(trajectory)
+        self.loss_oracle.observe(trajectory)
+        self.dynamics_oracle.observe(trajectory)
+
+    def model(self, fits: tuple[Hashable, Hashable], context: Any) -> LayeredMDP:
+        """The model that a pair of fits gives at a context."""
+        return LayeredMDP(self.layout, self.loss_oracle.losses(fits[0], context), self.transitions(fits[1], context))
+
+    def plan(self, context: Any) -> Solution:
+        """The optimum of the newest fits at a context; asked once per context and pair of fits."""
+        key = (self.fits, context_key(context))
+        found = self._plans.get(key)
+        if found is None:
+            found = solve(self.model(self.fits, context), backend=self.backend)
+            self.planning_calls += 1
+            self._plans.put(key, found, sum(array.nbytes for array in found))
+        return found
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of a fit at a context, one per allowed pair."""
+        array = as_losses(self.layout, self.loss_oracle.losses(fit, context), Place("losses of fit {!r} at context {!r}", fit, context))
+        rows = array.reshape(-1) if self.action_mask is None else array[self.action_mask]
+        return frozen(rows)
+
+    def transitions(self, fit: Hashable, context: Any) -> Transitions:
+        """Validated transitions of a fit at a context."""
+        return as_transitions(
+            self.layout,
+            self.dynamics_oracle.transitions(fit, context),
+            self.action_mask,
+            where=Place("transitions of fit {!r} at context {!r}", fit, context),
+        )
+
+    def _state(self) -> State:
+        return {**oracle_state(self.loss_oracle, "loss oracle"), **oracle_state(self.dynamics_oracle, "dynamics oracle")}
+
+    def _restore(self, state: State) -> None:
+        restore_oracle(self.loss_oracle, "loss oracle", state)
+        restore_oracle(self.dynamics_oracle, "dynamics oracle", state)
+        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
+
+
+def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:
+    """A fresh oracle of a function class, or the given oracle; anything else is refused."""
+    oracle = source.oracle(layout, action_mask) if hasattr(source, "oracle") else source
+    missing = [method for method in methods if not callable(getattr(oracle, method, None))]
+    if missing:
+        raise OpoError(
+            f"{name} is a {type(source).__name__}: a function class with oracle(...), or an oracle with {', '.join(methods)}, "
+            f"is needed (missing: {', '.join(missing)})"
+        )
+    return oracle
