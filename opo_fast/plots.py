@@ -35,8 +35,11 @@ def new_axes(width: float = 7.0, height: float = 4.3) -> Any:
 
 
 def save_figure(axes: Any, path: str | os.PathLike[str]) -> None:
-    """Write the figure of `axes` to `path`."""
-    axes.figure.savefig(path, dpi=150)
+    """Write the figure of `axes` to `path`; its ending names the format."""
+    try:
+        axes.figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise OpoError(f"path is {os.fspath(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def regret_curves(
@@ -50,6 +53,11 @@ def regret_curves(
 
     The dashed line is what the uniform policy would have had in the first label's runs.
     """
+    if not results:
+        raise OpoError("results is empty: at least one run is needed")
+    for label, runs in results.items():
+        if not runs:
+            raise OpoError(f"results[{label!r}] is empty: at least one run is needed")
     axes = new_axes() if axes is None else axes
     for i, (label, runs) in enumerate(results.items()):
         length = min(run.episodes for run in runs)
