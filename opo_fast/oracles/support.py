@@ -132,6 +132,13 @@ class Support:
             most[self._filled] = np.maximum.reduceat(values, self._starts)
         return most
 
+    def cells_of(self, rows: Array) -> tuple[Array, Array]:
+        """All cells of some rows, row after row, and where each of the rows begins among them."""
+        lengths = self.counts[rows]
+        ends = np.cumsum(lengths)
+        begins = ends - lengths
+        return np.arange(int(lengths.sum())) + np.repeat(self.indptr[rows] - begins, lengths), begins
+
     @property
     def uniform(self) -> Array:
         """Each row uniform over its allowed next states, one number per cell."""

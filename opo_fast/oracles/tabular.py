@@ -70,6 +70,9 @@ class TabularDynamicsClass:
         """An oracle without data."""
         return TabularDynamicsOracle(self, layout, action_mask)
 
+    squared_oracle = oracle
+    """Frequencies are the least-squares fit too (RM-UCDD)."""
+
 
 class _Table:
     """Sums of one table, the fit's values with their past, and what was added since the last fit."""
@@ -249,12 +252,10 @@ class TabularDynamicsOracle(_TabularOracle):
             table.touched.append(self.support.row_of[mine])
 
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
-        starts, lengths = self.support.indptr[rows], self.support.counts[rows]
-        ends = np.cumsum(lengths)
-        cells = np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
-        counts, smoothing = table.counts[cells], self.function_class.smoothing
-        totals = np.add.reduceat(counts, ends - lengths) if rows.size else np.empty(0)
-        return cells, (counts + smoothing) / np.repeat(totals + smoothing * lengths, lengths)
+        cells, begins = self.support.cells_of(rows)
+        lengths, smoothing = self.support.counts[rows], self.function_class.smoothing
+        totals = np.add.reduceat(table.counts[cells], begins) if rows.size else np.empty(0)
+        return cells, (table.counts[cells] + smoothing) / np.repeat(totals + smoothing * lengths, lengths)
 
     def _probabilities(self, counts: Array, totals: Array, cells: Array) -> Array:
         rows, smoothing = self.support.row_of[cells], self.function_class.smoothing

@@ -1,0 +1,287 @@
+"""Softmax (multinomial logit) dynamics on a support: log loss by Newton's method in a trust region, warm-started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.optimize
+
+from ..cmdp import Trajectory, context_key
+from ..errors import OpoError
+from ..layers import Layout, as_real, real, whole
+from .parametric import Batch, FeatureMap, ParametricOracle, cover_size
+from .support import Support
+from .versions import from_json, to_json
+
+__all__ = ["SoftmaxDynamicsClass", "SoftmaxDynamicsOracle"]
+
+Array = npt.NDArray[Any]
+
+
+class SoftmaxDynamicsClass:
+    """P_c(s' | s, a) proportional to exp <psi(c, s, a, s'), w> over the allowed next states.
+
+    w minimises the negative log-likelihood of all data plus (ridge / 2) |w|^2.
+
+    Parameters
+    ----------
+    features : callable
+        ``features(context)`` gives psi: H-1 arrays (S_h, A, S_{h+1}, dimension), or one array (cells, dimension) with a
+        row for each allowed transition in the order of `Support`. Without data every allowed next state is equally likely.
+    dimension : int
+    support : optional
+        Allowed transitions (see `Support`); default: all to the next layer. Others keep probability exactly 0.
+    ridge : float
+        Above 0, so that a unique minimiser exists on any data (the likelihood alone has none where the data are
+        separable, or where features do not differ between next states).
+    size : float, optional
+        |P| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+    """
+
+    def __init__(
+        self, features: Callable[[Any], Any], dimension: int, support: Any = None, *, ridge: float = 1e-3, size: float | None = None
+    ) -> None:
+        if not callable(features):
+            raise OpoError(f"features is a {type(features).__name__}: a callable features(context) is needed")
+        self.features, self.dimension, self.support = features, whole(dimension, "dimension", least=1), support
+        self.ridge = real(ridge, "ridge", strict=True)
+        self.size = cover_size(self.dimension, size)
+
+    def oracle(self, layout: Layout, action_mask: Array | None = None) -> SoftmaxDynamicsOracle:
+        """A log-loss oracle without data."""
+        return SoftmaxDynamicsOracle(self, layout, action_mask)
+
+
+class _Problem:
+    """The data, as rows of features that were visited at a context, and how often each of their cells followed."""
+
+    def __init__(self, dimension: int) -> None:
+        self.psi, self.counts = np.empty((64, dimension)), np.zeros(64)
+        self.begins: list[int] = []
+        self.used = 0
+
+    def add_row(self, psi: Array) -> int:
+        """Append a row's cells; returns where they begin."""
+        need = self.used + len(psi)
+        if need > len(self.counts):
+            size = max(need, 2 * len(self.counts))
+            self.psi = np.concatenate([self.psi, np.empty((size - len(self.psi), self.psi.shape[1]))])
+            self.counts = np.concatenate([self.counts, np.zeros(size - len(self.counts))])
+        self.psi[self.used : need] = psi
+        self.begins.append(self.used)
+        self.used = need
+        return self.begins[-1]
+
+    def closed(self, ridge: float) -> _Likelihood:
+        return _Likelihood(self.psi[: self.used], self.counts[: self.used], np.array(self.begins, np.int64), ridge)
+
+
+class _Likelihood:
+    """Negative log-likelihood plus the ridge's term, its gradient and its Hessian."""
+
+    def __init__(self, psi: Array, counts: Array, begins: Array, ridge: float) -> None:
+        self.psi, self.counts, self.begins, self.ridge = psi, counts, begins, ridge
+        self.lengths = np.diff(np.append(begins, len(psi)))
+        self.visits = np.add.reduceat(counts, begins)
+        self.total = float(counts.sum())
+
+    def _logits(self, w: Array) -> tuple[Array, Array]:
+        eta = np.einsum("md,d->m", self.psi, w)
+        top = np.maximum.reduceat(eta, self.begins)
+        eta -= np.repeat(top, self.lengths)
+        return eta, np.add.reduceat(np.exp(eta), self.begins)
+
+    def value(self, w: Array) -> float:
+        eta, sums = self._logits(w)
+        return float(self.visits @ np.log(sums) - self.counts @ eta + 0.5 * self.ridge * (w @ w))
+
+    def _probabilities(self, w: Array) -> Array:
+        eta, sums = self._logits(w)
+        return np.asarray(np.exp(eta) / np.repeat(sums, self.lengths))
+
+    def gradient(self, w: Array) -> Array:
+        expected = self._probabilities(w) * np.repeat(self.visits, self.lengths)
+        return np.asarray(np.einsum("m,md->d", expected - self.counts, self.psi) + self.ridge * w)
+
+    def hessian(self, w: Array) -> Array:
+        p = self._probabilities(w)
+        weighted = p[:, None] * self.psi
+        means = np.add.reduceat(weighted, self.begins, axis=0)
+        visits = np.repeat(self.visits, self.lengths)
+        second = (weighted * visits[:, None]).T @ self.psi - (means * self.visits[:, None]).T @ means
+        return np.asarray(second + self.ridge * np.eye(w.size))
+
+    def minimise(self, w: Array) -> Array:
+        """The minimiser, from `w` on; `w` itself where its gradient is at the rounding error already."""
+        scale = self.total * max(1.0, float(np.abs(self.psi).max(initial=0.0)))
+        fine, coarse = 1e-12 * scale, 1e-6 * scale
+        size = float(np.abs(self.gradient(w)).max())
+        if size <= fine:
+            return w
+        if size > coarse:
+            # The value cannot tell w from the optimum once the gradient is small: the rest is Newton on the gradient.
+            w = scipy.optimize.minimize(
+                self.value, w, jac=self.gradient, hess=self.hessian, method="trust-exact", options={"gtol": coarse, "maxiter": 500}
+            ).x
+        gradient = self.gradient(w)
+        size = float(np.abs(gradient).max())
+        for _ in range(20):
+            if size <= fine:
+                break
+            better = w - np.linalg.solve(self.hessian(w), gradient)
+            gradient = self.gradient(better)
+            smaller = float(np.abs(gradient).max())
+            if not smaller < size:
+                break
+            w, size = better, smaller
+        if not size <= 10 * coarse:
+            raise OpoError(
+                f"softmax dynamics: no optimum was found (a gradient of {size:.3g} is left); scale the features down or raise the ridge"
+            )
+        return np.asarray(w)
+
+
+class SoftmaxDynamicsOracle(ParametricOracle):
+    """Log loss in a softmax class. Rows that are visited again at the same context cost no more memory or time.
+
+    In batches or one at a time, fits agree to about 1e-10 (the optimum is unique, the way to it is not); from the same
+    state on, and in the same steps, to the last bit.
+    """
+
+    def __init__(self, function_class: SoftmaxDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
+        super().__init__(layout, action_mask)
+        self.function_class, self.dimension = function_class, function_class.dimension
+        self.support = Support(layout, function_class.support, action_mask)
+        self._features = FeatureMap(self._flat, (self.support.n_cells, self.dimension))
+        self._problem = _Problem(self.dimension)
+        self._known_rows: dict[tuple[Hashable, int], int] = {}
+        self._fits = [np.zeros(self.dimension)]
+        self._best: Array | None = self._fits[0]
+
+    def _flat(self, context: Any) -> Any:
+        answer = self.function_class.features(context)
+        if isinstance(answer, np.ndarray) and answer.ndim == 2:
+            return answer
+        layout, support = self.layout, self.support
+        if len(answer) != layout.horizon - 1:
+            raise OpoError(f"features at context {context!r} are {len(answer)} arrays: H - 1 = {layout.horizon - 1} are needed")
+        flat = np.empty((support.n_cells, self.dimension))
+        for h, given in enumerate(answer):
+            array = as_real(given, f"features at context {context!r}, layer {h},")
+            wanted = (layout.layer_sizes[h], layout.n_actions, layout.layer_sizes[h + 1], self.dimension)
+            if array.shape != wanted:
+                raise OpoError(f"features at context {context!r}, layer {h}, have shape {array.shape}: {wanted} is needed")
+            lo, hi = (int(o) * layout.n_actions for o in layout.offsets[h : h + 2])
+            part = slice(int(support.indptr[lo]), int(support.indptr[hi]))
+            flat[part] = array.reshape(hi - lo, -1, self.dimension)[support.row_of[part] - lo, support.positions[part]]
+        return flat
+
+    def transitions(self, fit: Hashable, context: Any) -> list[Any]:
+        """Transitions of a fit, as `opo_fast.LayeredMDP` takes them."""
+        support = self.support
+        eta = np.einsum("md,d->m", self._features(context), self.parameters(fit))
+        p = np.exp(eta - support.row_max(eta)[support.row_of])
+        return support.arrays(p / support.row_sums(p)[support.row_of])
+
+    def parameters(self, fit: Hashable) -> Array:
+        """w of a fit, shape (dimension,)."""
+        return self._fits[self._known(fit)]
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of -log P along a trajectory; infinite where the support excludes it."""
+        states, actions = trajectory.states[None], trajectory.actions[None]
+        observed = self.support.cells(states, actions)[0]
+        if not observed.size:
+            return 0.0
+        if (observed < 0).any():
+            return float("inf")
+        cells, begins = self.support.cells_of(self.support.row_of[observed])
+        w, psi = self.parameters(fit), self._features(trajectory.context)
+        eta = np.einsum("md,d->m", psi[cells], w)
+        top = np.maximum.reduceat(eta, begins)
+        sums = np.add.reduceat(np.exp(eta - np.repeat(top, np.diff(np.append(begins, cells.size)))), begins)
+        return float((np.log(sums) + top - np.einsum("md,d->m", psi[observed], w)).sum())
+
+    def gain(self, fit: Hashable) -> float:
+        """By how much the best w lowers the penalised negative log-likelihood of all data."""
+        if not self._problem.used:
+            return 0.0
+        problem = self._problem.closed(self.function_class.ridge)
+        return problem.value(self.parameters(fit)) - problem.value(self._minimiser())
+
+    def _prepare(self, batch: Batch) -> tuple[Batch, Array, list[Array]]:
+        cells = self.support.checked_cells(batch.contexts, batch.states, batch.actions)
+        return batch, cells, [self._features(context) for context in batch.contexts] if cells.size else []
+
+    def _add(self, prepared: tuple[Batch, Array, list[Array]]) -> None:
+        batch, cells, features = prepared
+        support, problem = self.support, self._problem
+        for context, mine, psi in zip(batch.contexts, cells, features, strict=False):
+            key = context_key(context)
+            for cell in mine.tolist():
+                row = int(support.row_of[cell])
+                first = int(support.indptr[row])
+                begin = self._known_rows.get((key, row))
+                if begin is None:
+                    begin = self._known_rows[key, row] = problem.add_row(psi[first : int(support.indptr[row + 1])])
+                problem.counts[begin + cell - first] += 1.0
+        self._best = None
+
+    def _minimiser(self) -> Array:
+        if self._best is None:
+            problem = self._problem
+            self._best = problem.closed(self.function_class.ridge).minimise(self._fits[-1]) if problem.used else self._fits[-1]
+        return self._best
+
+    def _solve(self, number: int) -> bool:
+        best = self._minimiser()
+        if np.array_equal(best, self._fits[-1]):
+            return False
+        self._fits.append(best)
+        return True
+
+    def _state(self) -> dict[str, Any]:
+        problem, keys = self._problem, list(self._known_rows)
+        contexts: dict[Hashable, int] = {}
+        for key, _ in keys:
+            contexts.setdefault(key, len(contexts))
+        return {
+            "fits": np.array(self._fits),
+            "best": self._best if self._best is not None else np.empty(0),
+            "psi": problem.psi[: problem.used].copy(),
+            "counts": problem.counts[: problem.used].copy(),
+            "begins": np.array(problem.begins, np.int64),
+            "contexts": [_key_to_json(key) for key in contexts],
+            "rows": np.array([(contexts[key], row) for key, row in keys], np.int64).reshape(-1, 2),
+        }
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        fits, psi, counts = (np.array(state[name], np.float64) for name in ("fits", "psi", "counts"))
+        begins, rows = np.array(state["begins"], np.int64), np.array(state["rows"], np.int64)
+        if fits.ndim != 2 or fits.shape[1] != self.dimension or psi.shape != (counts.size, self.dimension) or len(rows) != begins.size:
+            raise OpoError(
+                f"state holds fits of shape {fits.shape} and features {psi.shape}: an oracle of dimension {self.dimension} is needed"
+            )
+        problem = _Problem(self.dimension)
+        problem.psi, problem.counts, problem.begins, problem.used = psi, counts, begins.tolist(), counts.size
+        keys = [_key_from_json(key) for key in state["contexts"]]
+        known = {(keys[c], row): begin for (c, row), begin in zip(rows.tolist(), problem.begins, strict=True)}
+        best = np.array(state["best"], np.float64)
+        return {"_fits": list(fits), "_problem": problem, "_known_rows": known, "_best": best if best.size else None}
+
+
+def _key_to_json(key: Any) -> Any:
+    """A context's key; that of an array holds bytes."""
+    if isinstance(key, tuple) and len(key) == 3 and isinstance(key[2], bytes):
+        return {"key": [list(key[0]), key[1], key[2].hex()]}
+    return to_json(key)
+
+
+def _key_from_json(value: Any) -> Hashable:
+    if isinstance(value, dict) and "key" in value:
+        shape, dtype, text = value["key"]
+        return tuple(shape), dtype, bytes.fromhex(text)
+    return from_json(value)  # type: ignore[no-any-return]
