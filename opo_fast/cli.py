@@ -163,17 +163,17 @@ def run(
     less than about 0.05, as with --set loss=death; turn it up where learning stops early at a poor policy.
     """
     console = Console()
-    set_threads(threads)
+    set_threads(None if threads is None else whole(threads, "threads", least=1))
     whole(seed, "seed", least=0)
     cmdp = envs.make(env, **_options(horizon, settings))
     learner = _make_agent(agent, cmdp, episodes, bonus_scale, eta_scale, seed, backend)
+    folder = _folder(out, f"{pathlib.Path(env).stem}-{agent}-seed{seed}")
     contexts = "endless contexts" if cmdp.contexts is None else _count(len(cmdp.contexts), "context")
     console.print(
         f"[bold]{agent}[/bold] on [bold]{escape(env)}[/bold]: {contexts}, horizon {cmdp.steps}, {cmdp.layout.n_states:,} states, "
         f"{cmdp.layout.n_actions} actions, {episodes:,} episodes, seed {seed}, {_count(get_threads(), 'thread')}",
         highlight=False,
     )
-    folder = _folder(out, f"{pathlib.Path(env).stem}-{agent}-seed{seed}")
     try:
         result = simulate(cmdp, learner, episodes, seed, backend=backend)
         options = {"horizon": horizon, "set": settings or [], "bonus_scale": bonus_scale, "eta_scale": eta_scale, "backend": backend}

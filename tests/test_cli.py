@@ -1,0 +1,338 @@
+"""The command line: what it prints and writes, and that every refusal is one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import opo_fast as of
+from opo_fast import cli, envs
+from opo_fast.theory import PRACTICAL
+
+SMALL = ["run", "random-finite", "-T", "40", "--no-plot"]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, set_threads):
+    """Runs `opo-fast` with the given words in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "taken").write_text("a file")
+
+    def run(*words: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+def cells(output: str) -> dict[str, list[str]]:
+    """The rows of a table by their first cell."""
+    rows = [[cell.strip() for cell in line.strip("│┃ \n").split("│")] for line in output.splitlines() if "│" in line]
+    return {row[0]: row[1:] for row in rows}
+
+
+# -- run and show ------------------------------------------------------------------------------------------------------
+
+
+def test_run_writes_its_result_and_says_where(call):
+    output = call("run", "random-finite", "-T", "40", "--seed", "3").stdout
+    folder = pathlib.Path("runs/random-finite-opo-seed3")
+    assert f"Written to {folder}: result.npz, regret.png" in output
+    assert (folder / "regret.png").read_bytes().startswith(b"\x89PNG")
+    result = of.SimulationResult.load(folder / "result.npz")
+    assert result.episodes == 40
+    assert (result.settings["agent"], result.settings["environment"], result.settings["seed"]) == ("opo", "random-finite", 3)
+    # The same as from Python, with the practical setting.
+    env = envs.make("random-finite")
+    agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=40, action_mask=env.action_mask, **PRACTICAL._asdict())
+    expected = of.simulate(env, agent, 40, seed=3)
+    assert result.value.tobytes() == expected.value.tobytes()
+    table = cells(output)
+    total = expected.summary()[-1]
+    assert table["all"][:2] == ["40", f"{total.learned:.4f}"]
+    assert table["all"][-2:] == [f"{total.regret:.4f}", f"{total.gap_closed:.1%}"]
+    assert len(table) == len(expected.contexts) + 1
+    assert "Bonuses at their cap: 100% in the first episode" in output
+
+
+def test_nothing_is_overwritten(call):
+    for name in ("", "-2", "-3"):
+        assert f"runs/random-finite-opo-seed0{name}: result.npz" in call(*SMALL).stdout
+    assert len(list(pathlib.Path("runs").iterdir())) == 3
+    call(*SMALL, "--out", "mine")
+    before = pathlib.Path("mine/result.npz").read_bytes()
+    refused = call(*SMALL, "--out", "mine", code=2)
+    assert refused.stderr == "opo-fast: --out is 'mine', which holds a result already: name another folder, or remove it\n"
+    assert pathlib.Path("mine/result.npz").read_bytes() == before
+
+
+def test_same_seed_same_file_contents(call):
+    call(*SMALL, "--out", "a", "--threads", "1")
+    call(*SMALL, "--out", "b", "--threads", "2")
+    call(*SMALL, "--out", "c", "--seed", "1")
+    a, b, c = (of.SimulationResult.load(f"{x}/result.npz") for x in "abc")
+    assert a.value.tobytes() == b.value.tobytes()
+    assert a.observed_loss.tobytes() == b.observed_loss.tobytes()
+    assert a.observed_loss.tobytes() != c.observed_loss.tobytes()
+
+
+def test_options_reach_the_environment_and_the_agent(call):
+    call(*SMALL, "--horizon", "3", "--set", "n_contexts=2", "--bonus-scale", "0", "--eta-scale", "7", "--out", "a")
+    result = of.SimulationResult.load("a/result.npz")
+    assert len(result.contexts) == 2
+    assert result.value.max() <= 3
+    assert result.settings["options"] == {
+        "horizon": 3, "set": ["n_contexts=2"], "bonus_scale": 0.0, "eta_scale": 7.0, "backend": "numba",
+    }  # fmt: skip
+    env = envs.make("random-finite", horizon=3, n_contexts=2)
+    agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=40, bonus_scale=0.0, eta_scale=7.0)
+    assert result.value.tobytes() == of.simulate(env, agent, 40).value.tobytes()
+
+
+def test_backends_agree(call):
+    for backend in ("numba", "numpy"):
+        call(*SMALL, "--backend", backend, "--out", backend)
+    a, b = (of.SimulationResult.load(f"{x}/result.npz") for x in ("numba", "numpy"))
+    np.testing.assert_allclose(a.value, b.value, atol=1e-10)
+
+
+def test_theory_constants_end_in_advice(call):
+    output = call(*SMALL, "--bonus-scale", "1").stdout
+    assert "Bonuses at their cap: 100% in the first episode, 100.0% in the last 4" in output
+    assert "turn --bonus-scale down" in output
+
+
+def test_show_prints_the_table_again(call):
+    ran = cells(call(*SMALL).stdout)
+    assert cells(call("show", "runs/random-finite-opo-seed0").stdout) == ran
+    assert cells(call("show", "runs/random-finite-opo-seed0/result.npz", "--plot", "again.png").stdout) == ran
+    assert pathlib.Path("again.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_result_is_kept(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    done = call("run", "random-finite", "-T", "10")
+    assert "no picture: plots need matplotlib: pip install 'opo-fast[plot]'" in done.stderr
+    assert [p.name for p in pathlib.Path("runs/random-finite-opo-seed0").iterdir()] == ["result.npz"]
+
+
+def test_without_the_package_of_the_patients_data_the_error_says_what_to_install(call, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    assert "pip install 'opo-fast[icu]'" in call("run", code=2).stderr
+    assert not pathlib.Path("runs").exists()
+
+
+def test_the_default_environment(call):
+    pytest.importorskip("icu_sepsis", reason="needs the extra icu")
+    output = call("run", "-T", "30").stdout
+    assert {"SOFA < 5", "SOFA 5-7", "SOFA 7-9", "SOFA >= 9", "all"} <= set(cells(output))
+    # The uniform policy's value in the mildest group, from the published tables.
+    env = envs.make("icu-sepsis")
+    value = of.evaluate(env.mdp(0), env.mdp(0).uniform_policy()).v[0]
+    assert cells(call("describe").stdout)["SOFA < 5"][1] == f"{value:.4f}"
+    assert "In the environment's own reward: learned " in output
+
+
+# -- interruption ------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_keeps_what_was_done(tmp_path):
+    words = ["run", "random-finite", "-T", "3000000", "--no-plot", "--set", "n_contexts=2"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from opo_fast.cli import main; main()", *words],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "100"},
+    )  # fmt: skip
+    folder = tmp_path / "runs" / "random-finite-opo-seed0"
+    while not folder.exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    result = of.SimulationResult.load(folder / "result.npz")
+    assert result.interrupted
+    assert 0 < result.episodes < 3_000_000
+    assert f"Interrupted: {result.episodes:,} of 3,000,000 episodes were played" in output
+    assert cells(output)["all"][0] == f"{result.episodes:,}"
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_in_the_first_episode_leaves_nothing_behind(call, monkeypatch):
+    def stop(self, context):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(of.OPO, "policy", stop)
+    done = call(*SMALL, code=130)
+    assert "interrupted before the first episode was finished" in done.stderr
+    assert not list(pathlib.Path("runs").iterdir())
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------
+
+
+def test_envs_lists_every_name(call):
+    output = call("envs").stdout
+    for name in envs.names():
+        assert name in output
+    assert "opo-fast[icu]" in output
+
+
+def test_describe_small(call):
+    output = call("describe", "random-finite", "--set", "n_contexts=2").stdout
+    env = envs.make("random-finite", n_contexts=2)
+    table = cells(output)
+    for c, label in enumerate(env.labels):
+        mdp = env.mdp(env.contexts[c])
+        uniform, best = of.evaluate(mdp, mdp.uniform_policy()).v[0], of.solve(mdp).v[0]
+        assert table[label] == ["0.500", f"{uniform:.4f}", f"{best:.4f}", f"{uniform - best:.4f}"]
+    assert f"{env.layout.n_states} states" in output
+
+
+def test_theory(call):
+    output = call("theory", "--horizon", "5", "--states", "20", "--actions", "4", "-T", "1000").stdout
+    assert re.search(r"beta_loss +68396\.6", output)
+    assert re.search(r"eta +0\.0105311", output)
+    assert "The bound is vacuous: it exceeds H T" in output
+    assert "the policy stays uniform" in " ".join(output.split())
+    # From the environment: H = 11 with the layer that draws the first condition, |S| = 7161.
+    output = call("theory", "combination-lock").stdout
+    layout = envs.make("combination-lock").layout
+    assert f"H = {layout.horizon}, |S| = {layout.n_states}, |A| = {layout.n_actions}" in output
+    output = " ".join(call("theory", "-T", "1" + "0" * 17).stdout.split())
+    assert "vacuous" not in output
+    assert re.search(r"The bound is 0\.\d+ times H T", output)
+
+
+def test_the_first_episode_at_which_the_bound_tells_something(call):
+    output = " ".join(call("theory").stdout.split())
+    start = float(re.search(r"from about T = (\S+) on", output)[1])
+    for factor, vacuous in ((0.9, True), (1.1, False)):
+        assert ("vacuous" in call("theory", "-T", str(int(factor * start))).stdout) is vacuous
+
+
+def test_help(call):
+    words = " ".join(call("run", "--help").stdout.replace("│", " ").split())
+    for option in (
+        "--seed",
+        "--episodes",
+        "--horizon",
+        "--agent",
+        "--backend",
+        "--out",
+        "--bonus-scale",
+        "--eta-scale",
+        "--threads",
+        "--no-plot",
+    ):
+        assert option in words
+    assert "The practical setting." in words
+    assert "--bonus-scale down" in words
+    for command in ("run", "show", "envs", "describe", "theory"):
+        assert command in call("--help").stdout
+        call(command, "--help")
+    assert call("--version").stdout == f"opo-fast {of.__version__}\n"
+
+
+def test_commands_of_other_modules_are_hooked_in_when_asked_for(call, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text(
+        "import typer\nfrom opo_fast import OpoError\napp = typer.Typer()\n"
+        "@app.command()\ndef whatever(env: str) -> None:\n    '''Compare things.'''\n    raise OpoError(f'no {env}')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(cli, "LATER", {"elsewhere": "elsewhere", "missing": "opo_fast.no.such.module"})
+    call("envs")
+    assert "elsewhere" not in sys.modules
+    monkeypatch.delitem(sys.modules, "elsewhere", raising=False)
+    listed = call("--help").stdout
+    assert "Compare things." in listed
+    assert "missing" not in listed
+    assert call("elsewhere", "icu", code=2).stderr == "opo-fast: no icu\n"
+
+
+def test_the_entry_point(tmp_path):
+    script = pathlib.Path(sys.executable).with_name("opo-fast")
+    if not script.exists():
+        pytest.skip("the package is not installed with its scripts")
+    done = subprocess.run([script, "run", "nowhere"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("opo-fast: there is no environment 'nowhere'")
+    assert done.stderr.count("\n") == 1
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["run", "icu-spesis"], "there is no environment 'icu-spesis' (did you mean 'icu-sepsis'?): "),
+        (["run", "random-finite", "--agent", "oppo"], "there is no agent 'oppo'"),
+        ([*SMALL[:2], "-T", "0"], "episodes is 0: a whole number at least 1 is needed"),
+        ([*SMALL[:2], "-T", "-5"], "episodes is -5"),
+        ([*SMALL, "--seed", "-1"], "seed is -1: a whole number at least 0 is needed"),
+        ([*SMALL, "--bonus-scale", "-1"], "bonus_scale is -1.0: a finite number of at least 0 is needed"),
+        ([*SMALL, "--bonus-scale", "nan"], "bonus_scale is nan"),
+        ([*SMALL, "--eta-scale", "-0.5"], "eta_scale is -0.5"),
+        ([*SMALL, "--eta-scale", "inf"], "eta_scale is inf"),
+        ([*SMALL, "--threads", "0"], "threads is 0: a whole number at least 1 is needed"),
+        ([*SMALL, "--horizon", "0"], "horizon is 0: a whole number at least 1 is needed"),
+        ([*SMALL, "--set", "loss"], "--set is 'loss': KEY=VALUE is needed"),
+        ([*SMALL, "--set", "colour=red"], "random-finite has no option 'colour': one of "),
+        ([*SMALL, "--set", "n_contexts=many"], "n_contexts"),
+        ([*SMALL, "--out", "taken/result"], "taken/result: Not a directory"),
+        ([*SMALL, "--out", "taken"], "taken: File exists"),
+        (["describe", "atlantis"], "there is no environment 'atlantis'"),
+        (["theory", "--horizon", "0"], "horizon is 0"),
+        (["theory", "--states", "3"], "states is 3: a whole number at least 5 is needed"),
+        (["theory", "--actions", "0"], "n_actions is 0"),
+        (["theory", "-T", "0"], "episodes is 0"),
+        (["theory", "--delta", "1"], "delta is 1.0"),
+        (["theory", "--losses", "0"], "loss_class_size is 0.0"),
+        (["theory", "atlantis"], "there is no environment 'atlantis'"),
+        (["show", "nothing.npz"], "there is no file 'nothing.npz'"),
+        (["show", "."], "there is no file 'result.npz'"),
+    ],
+)
+def test_refusals_are_one_line(call, words, text):
+    done = call(*words, code=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("opo-fast: ")
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not pathlib.Path("runs").exists() or not list(pathlib.Path("runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["rnu"], "Did you mean 'run'?"),
+        (["run", "--episods", "5"], "--episodes"),
+        (["run", "--episodes", "many"], "Invalid value for '--episodes'"),
+        (["run", "--backend", "cuda"], "'numba'"),
+        (["run", "icu-sepsis", "more"], "more"),
+    ],
+)
+def test_wrong_words(call, words, text):
+    assert text in call(*words, code=2).stderr
+
+
+def test_an_error_in_the_run_names_the_episode_and_leaves_no_empty_folder(call, monkeypatch):
+    def refuse(self, trajectory):
+        raise of.OpoError("these data\ncannot be")
+
+    monkeypatch.setattr(of.OPO, "observe", refuse)
+    assert call(*SMALL, code=2).stderr == "opo-fast: these data cannot be (in episode 1 of 40)\n"
+    assert not list(pathlib.Path("runs").iterdir())
