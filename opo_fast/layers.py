@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from .errors import OpoError, Place
 from .kernels.ingest import check_csr, check_dense, check_unit, ingest_dense
+from .kernels.scores import path_probabilities
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
 
@@ -330,6 +331,18 @@ class Transitions(_Immutable):
         p = part.start + int(np.searchsorted(self.indices[part], next_local))
         return float(self.data[p]) if p < part.stop and self.indices[p] == next_local else 0.0
 
+    def along(self, states: Array, actions: Array) -> Array:
+        """P(s_{h+1} | s_h, a_h) along a path of allowed pairs: states (H + 1,), actions (H,) -> shape (H - 1,)."""
+        chosen = self.rows[states[:-1]]
+        if self.action_mask is None:
+            chosen = chosen + actions
+        else:
+            before = np.arange(self.layout.n_actions) < actions[:, None]
+            chosen = chosen + (self.action_mask[states[:-1]] & before).sum(axis=1)
+        result = np.empty(self.layout.horizon - 1)
+        path_probabilities(*self.arguments, chosen, np.array(states, np.int64), result)
+        return result
+
     @property
     def n_rows(self) -> int:
         """Number of allowed pairs, in all layers."""
@@ -481,6 +494,8 @@ class LayeredMDP(_Immutable):
             raise OpoError(
                 f"P has shape {array.shape}: {'(S * A, S)' if sparse else '(S, A, S)'} = {shape} is needed (losses are {base.shape})"
             )
+        if sparse:
+            array = as_csr(P, "P")
         mask = None if action_mask is None else as_mask_2d(action_mask, (n_states, n_actions), "action_mask")
         if np.ndim(start) == 0:
             state = whole(start, "start", least=0, most=n_states - 1)

@@ -102,6 +102,28 @@ class _FiniteOracle:
         self.scores += self._checked[1]
         self._checked = None
 
+    def observe_many(self, trajectories: Sequence[Trajectory]) -> None:
+        """Add a log or a sequence of trajectories, all or none; the same bits as one at a time in that order."""
+        before = self.scores.copy()
+        try:
+            for trajectory in trajectories:
+                self.observe(trajectory)
+        except OpoError:
+            self.scores = before
+            raise
+
+    def _gains_once(self, trajectory: Trajectory) -> Array:
+        """The gains of a trajectory that was just checked, or its own."""
+        return self._checked[1] if self._checked is not None and self._checked[0] is trajectory else self._gains(trajectory)
+
+    def gain(self, fit: Hashable) -> float:
+        """By how much the best candidate lowers the sum of losses on all data, compared with candidate `fit`."""
+        return abs(float(self.scores[fit] - self.scores[self.fit()]))  # type: ignore[call-overload]
+
+    def fit(self) -> int:
+        """Index of the best candidate."""
+        raise NotImplementedError
+
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on: the scores."""
         return {"scores": self.scores.copy()}
@@ -140,6 +162,14 @@ class FiniteLossOracle(_FiniteOracle):
         """Losses of candidate `fit`, shape (n_states, A)."""
         return self._answer(context)[fit]  # type: ignore[no-any-return]
 
+    def lower_bound(self, context: Any, radius: float) -> Array:
+        """The least loss of each pair over the candidates whose squared error is within `radius` of the least; (n_states, A)."""
+        return np.asarray(self._answer(context)[self.scores <= self.scores.min() + radius].min(axis=0))
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of the squared errors of candidate `fit` along a trajectory."""
+        return float(self._gains_once(trajectory)[fit])  # type: ignore[call-overload]
+
     def _ask(self, context: Any) -> tuple[Array, int]:
         stack = np.empty((len(self.function_class), *self.layout.shape))
         for i, model in enumerate(self.function_class.models):
@@ -174,6 +204,11 @@ class FiniteDynamicsOracle(_FiniteOracle):
     def transitions(self, fit: Hashable, context: Any) -> Any:
         """Transitions of candidate `fit`."""
         return self._answer(context)[fit]
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
+        with np.errstate(divide="ignore"):
+            return float(-np.log(along(self._answer(trajectory.context)[fit], trajectory, self.layout)).sum())
 
     def _ask(self, context: Any) -> tuple[list[Any], int]:
         answers = []
@@ -216,13 +251,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def _along(self, trajectory: Trajectory) -> Array:
         """P(s_{h+1} | s_h, a_h) of each candidate (rows) for h = 1..H-1 (columns)."""
-        local = trajectory.states - self.layout.offsets
-        steps = list(zip(local[:-2].tolist(), trajectory.actions[:-1].tolist(), local[1:-1].tolist(), strict=True))
-        p = np.empty((len(self.function_class), len(steps)))
-        for i, answer in enumerate(self._answer(trajectory.context)):
-            for h, step in enumerate(steps):
-                array = None if type(answer) is Transitions else answer[h]
-                p[i, h] = array[step] if type(array) is np.ndarray else probability(answer, h, *step, self.layout)
+        p = np.array([along(answer, trajectory, self.layout) for answer in self._answer(trajectory.context)])
         bad = np.argwhere(~((p >= 0.0) & (p <= 1.0 + 1e-6)))
         if bad.size:
             i, h = (int(x) for x in bad[0])
@@ -244,14 +273,18 @@ class FiniteDynamicsOracle(_FiniteOracle):
         )
 
 
-def probability(transitions: Any, h: int, local: int, action: int, next_local: int, layout: Layout) -> float:
-    """P(next | state, action) out of layer h, by positions inside the layers, from any form of transitions."""
+def along(transitions: Any, trajectory: Trajectory, layout: Layout) -> Array:
+    """P(s_{h+1} | s_h, a_h) for h = 1..H-1 from any form of transitions, which is read at the visited pairs only."""
     if isinstance(transitions, Transitions):
-        return transitions.probability(h, local, action, next_local)
-    array = transitions[h]
-    if not sp.issparse(array):
-        return float(array[local, action, next_local])
-    csr = array if array.format == "csr" else array.tocsr()
-    row = local * layout.n_actions + action
-    part = slice(csr.indptr[row], csr.indptr[row + 1])
-    return float(csr.data[part][csr.indices[part] == next_local].sum())
+        return transitions.along(trajectory.states, trajectory.actions)
+    local = (trajectory.states - layout.offsets).tolist()
+    p = np.empty(layout.horizon - 1)
+    for h, (array, action) in enumerate(zip(transitions, trajectory.actions.tolist(), strict=False)):
+        if not sp.issparse(array):
+            p[h] = array[local[h], action, local[h + 1]]
+            continue
+        csr = array if array.format == "csr" else array.tocsr()
+        row = local[h] * layout.n_actions + action
+        part = slice(csr.indptr[row], csr.indptr[row + 1])
+        p[h] = csr.data[part][csr.indices[part] == local[h + 1]].sum()
+    return p

@@ -231,7 +231,7 @@ class TrajectoryLog(Sequence[Trajectory]):
         kinds = {bool: "b", int: "i", float: "f", str: "U"}
         if len({type(context) for context in contexts}) != 1 or type(contexts[0]) not in kinds:
             raise OpoError(
-                f"contexts: {contexts[0]!r} and its like cannot be written: numbers or strings of one type, or arrays of a shape, are needed"
+                f"contexts: {contexts[0]!r} and its like cannot be written: numbers or strings of one type or arrays of a shape are needed"
             )
         column = np.array(contexts)
         if column.dtype.kind != kinds[type(contexts[0])]:
