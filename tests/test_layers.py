@@ -99,6 +99,15 @@ def test_every_sparse_kind_is_the_same_model(layout, losses, blocks, kind):
     assert answers(of.LayeredMDP(layout, losses, sparse)) == expected
 
 
+@pytest.mark.parametrize("kind", [*SPARSE, "coo_matrix", "dia_matrix", "bsr_matrix"])
+@pytest.mark.parametrize("start", [1, [0.25, 0.5, 0.25]])
+def test_every_sparse_kind_makes_a_stationary_model(kind, start):
+    rng = np.random.default_rng(3)
+    rows, losses = random_rows(rng, 6, 3, 0.5), rng.random((3, 2))
+    expected = answers(of.LayeredMDP.stationary(sp.csr_array(rows), losses, 4, start))
+    assert answers(of.LayeredMDP.stationary(getattr(sp, kind)(rows), losses, 4, start)) == expected
+
+
 @pytest.mark.parametrize("kind", ["coo", "csr"])
 def test_duplicate_entries_add_up_and_the_callers_matrix_is_untouched(kind):
     """A corner of the frozen lake: two of three moves stay, stored as two entries of 1/3."""

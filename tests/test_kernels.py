@@ -1,0 +1,456 @@
+"""The rules of compiled code: one compilation per kernel, nothing outside its arrays, a cache that notices, exact words."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import mpmath
+import numba
+import numpy as np
+import pytest
+from strategies import random_model, random_policy
+
+import opo_fast as of
+from opo_fast import chain as chain_module
+from opo_fast import layers, operations
+from opo_fast.kernels import _jit
+from opo_fast.kernels._simd import EXP_MIN, fma, sexp, vabove, vexp, vfma, vload, vmax, vmin, vset, vstore, vsum
+
+ROOT = pathlib.Path(of.__file__).parents[1]
+INTERPRETED = bool(numba.config.DISABLE_JIT)
+compiled_only = pytest.mark.skipif(INTERPRETED, reason="the words are NumPy's when nothing is compiled")
+
+
+def python(code, *, root=ROOT, **environment):
+    """What a fresh process prints."""
+    code = textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", code],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(ROOT / "tests")]), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# -- compilation -------------------------------------------------------------------------------------------------------
+
+ALL_KERNELS = """
+import importlib, pkgutil
+import opo_fast.kernels
+from numba.core.dispatcher import Dispatcher
+
+def kernels():
+    # Everything that is compiled on its own: parts that are written into their callers have no cache.
+    for info in pkgutil.iter_modules(opo_fast.kernels.__path__, "opo_fast.kernels."):
+        for name, value in vars(importlib.import_module(info.name)).items():
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == info.name:
+                yield f"{info.name.rsplit('.')[-1]}.{name}", value
+"""
+
+
+@compiled_only
+def test_import_compiles_nothing_and_loads_nothing_heavy():
+    code = """
+    import sys
+    import numba.core.compiler as compiler
+    def refuse(*args, **kwargs):
+        raise AssertionError("compiled at import")
+    compiler.compile_extra = refuse
+    import opo_fast
+    heavy = "matplotlib pandas sklearn gymnasium gym quantecon mdptoolbox joblib pyarrow lifelines dask distributed ray rich typer " \\
+            "icu_sepsis scipy.stats scipy.optimize hypothesis pytest tkinter IPython"
+    print([name for name in heavy.split() if name in sys.modules])
+    """
+    assert python(code) == "[]"
+    counts = python(ALL_KERNELS + "import opo_fast\nprint(sorted({len(k.signatures) for _, k in kernels()}), len(list(kernels())))")
+    assert counts.startswith("[0] ")
+    assert int(counts.split()[1]) >= 15
+
+
+EXERCISE = """
+import pickle, sys
+import numpy as np, scipy.sparse as sp
+import opo_fast as of
+from opo_fast import chain, layers
+from strategies import FORMS, random_model, random_policy
+
+def flavours(array):
+    # Writable, read-only, strided, Fortran-ordered, float32, integers where they are some, a list.
+    read_only = array.copy()
+    read_only.flags.writeable = False
+    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]))
+    wide[..., ::2] = array
+    return [array, read_only, wide[..., ::2], np.asfortranarray(array), array.astype(np.float32), array.tolist()]
+
+def exercise(dtype):
+    rng = np.random.default_rng(0)
+    for large in (False, True):
+        layers._LARGE = {0: 1, 1: 1} if large else {0: 1 << 19, 1: 1 << 18}
+        for packed_most in (2048, -1):
+            chain.PACKED_MOST = packed_most
+            for form in FORMS:
+                for masked in (False, True):
+                    mdp = random_model(rng, [1, 5, 5, 5], 3, form, masked=masked, dtype=dtype)
+                    for mdp in (mdp, pickle.loads(pickle.dumps(mdp))):
+                        for policy in flavours(random_policy(rng, mdp)):
+                            of.occupancy(mdp, policy)
+                            of.evaluate(mdp, policy)
+                            of.rollout(mdp, policy, rng)
+                        of.solve(mdp)
+                        other = mdp.with_losses(np.float32(1) * rng.random(mdp.layout.shape, np.float32))
+                        more = of.LayeredMDP(mdp.layout, mdp.losses, mdp.transitions.arrays(), mdp.action_mask, dtype=dtype)
+                        for eta, beta in ((1, 2), (0.5, np.float32(0.5)), (True, np.int32(3))):
+                            of.policy_chain([mdp] * 3 + [other] + [more, mdp] * 2, eta=eta, beta_loss=beta, beta_dynamics=0.25)
+    losses = rng.random((4, 3))
+    for P in flavours(rng.dirichlet(np.ones(4), size=(4, 3))):
+        for start in (0, np.int64(2), np.full(4, 0.25), [0.25] * 4):
+            of.solve(of.LayeredMDP.stationary(P, losses, 3, start, dtype=dtype))
+    for kind in (sp.csr_array, sp.coo_matrix, sp.csc_array):
+        for index in (np.int32, np.int64):
+            P = kind(np.full((12, 4), 0.25))
+            if kind is sp.csr_array:
+                P.indices, P.indptr = P.indices.astype(index), P.indptr.astype(index)
+            of.solve(of.LayeredMDP.stationary(P, losses, 3, dtype=dtype))
+    for q in flavours(losses):
+        of.exponential_weights(rng.dirichlet(np.ones(3), size=4), q, 1)
+        of.exponential_weights(np.eye(3, dtype=int)[[0, 1, 2, 0]], q, np.float32(1))
+        of.bonus(q, 1)
+        of.bonus(3, True)
+"""
+
+
+@compiled_only
+def test_each_kernel_is_compiled_once_whatever_the_input():
+    code = (
+        ALL_KERNELS
+        + EXERCISE
+        + textwrap.dedent("""
+        exercise(np.float64)
+        print({name: len(k.signatures) for name, k in kernels() if len(k.signatures) > 1})
+        exercise(np.float32)
+        print({name: len(k.signatures) for name, k in kernels() if len(k.signatures) > 2})
+        print(sum(len(k.signatures) > 0 for _, k in kernels()))
+        """)
+    )
+    once, twice, used = python(code).splitlines()
+    assert once == "{}"
+    assert twice == "{}"
+    assert int(used) >= 15
+
+
+@compiled_only
+def test_the_cache_key_has_the_sources_of_all_kernels(tmp_path, monkeypatch):
+    """Numba alone looks at a kernel's own file; an edit of what it calls would go unnoticed."""
+    folder = tmp_path / "kernels"
+    shutil.copytree(pathlib.Path(_jit.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(_jit, "__file__", str(folder / "_jit.py"))
+    assert _jit._fingerprint() == _jit._KEY
+    for path in sorted(folder.glob("*.py")):
+        source = path.read_bytes()
+        path.write_bytes(source + b"\n")
+        assert _jit._fingerprint() != _jit._KEY, path.name
+        path.write_bytes(source)
+    monkeypatch.setitem(_jit._OPTIONS, "fastmath", True)
+    assert _jit._fingerprint() != _jit._KEY
+    from opo_fast.kernels.weights import bonus
+
+    assert bonus._cache._index_key("signature", numba.core.registry.cpu_target.target_context.codegen())[-1] == _jit._KEY
+
+
+@compiled_only
+def test_an_edit_of_a_called_file_is_noticed(tmp_path):
+    """exp below -1 taken as 0: the cached kernel of another file must not be used."""
+    shutil.copytree(ROOT / "opo_fast", tmp_path / "opo_fast", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import opo_fast as of\nprint(of.__file__, of.exponential_weights([[0.5, 0.5]], [[0.0, 2.0]], 1.0)[0, 1])"
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "root": tmp_path}
+    for _ in range(2):
+        file, value = python(code, **environment).split()
+        assert file.startswith(str(tmp_path))
+        assert float(value) == pytest.approx(math.exp(-2) / (1 + math.exp(-2)), abs=1e-15)
+    words = tmp_path / "opo_fast" / "kernels" / "_simd.py"
+    words.write_text(words.read_text().replace("EXP_MIN = -690.0", "EXP_MIN = -1.0"))
+    assert float(python(code, **environment).split()[1]) == 0.0
+
+
+@compiled_only
+def test_without_a_place_for_the_cache_kernels_work_and_one_warning_says_so(monkeypatch):
+    def refuse(function):
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(_jit, "_KernelCache", refuse)
+    monkeypatch.setattr(_jit, "_warned", False)
+    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
+        double = _jit.kernel(lambda x: 2 * x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        triple = _jit.kernel(lambda x: 3 * x)
+    assert (double(4), triple(4)) == (8, 12)
+
+
+@compiled_only
+def test_a_run_without_compilation_checks_bounds():
+    """The same tests with kernels as plain Python: every index is checked, and every eight-lane load and store."""
+    selected = [
+        "test_operations.py::test_kernels_equal_the_reference",
+        "test_operations.py::test_hand_computed_model",
+        "test_operations.py::test_large_form_equals_the_reference_and_one_thread",
+        "test_operations.py::test_rollouts_of_both_backends_are_the_same_episode",
+        "test_chain.py::test_random_chains_equal_the_reference",
+        "test_chain.py::test_three_steps_by_hand",
+        "test_chain.py::test_past_policies_are_visited_under_the_newest_dynamics",
+        "test_kernels.py::test_kernels_stay_inside_their_arrays",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(f"tests/{name}" for name in selected)],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_interpreted_words_check_bounds():
+    code = """
+    import numpy as np
+    from opo_fast.kernels._simd import vload, vstore
+    refused = 0
+    for i in (-1, 3, 100):
+        for word in (lambda: vload(np.zeros(10), i), lambda: vstore(np.zeros(10), i, np.zeros(8))):
+            try:
+                word()
+            except AssertionError:
+                refused += 1
+    print(refused, vload(np.zeros(10), 2).size)
+    """
+    assert python(code, NUMBA_DISABLE_JIT="1") == "6 8"
+
+
+# -- nothing outside the arrays ----------------------------------------------------------------------------------------
+
+
+class GuardedNumpy:
+    """NumPy whose new arrays lie in the middle of larger buffers; `check` finds what was written beside them.
+
+    The margins are NaN (or absurd whole numbers), so that a result that used them would show it too.
+    """
+
+    MARGIN = 40
+
+    def __init__(self):
+        self.buffers = []
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def _guarded(self, shape, dtype, fill):
+        dtype = np.dtype(dtype)
+        if dtype.kind not in "fiu" or dtype.itemsize < 4:
+            return np.full(shape, fill, dtype) if fill is not None else np.empty(shape, dtype)
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        size = math.prod(int(n) for n in shape)
+        sentinel = np.nan if dtype.kind == "f" else np.iinfo(dtype).max // 3
+        buffer = np.full(size + 2 * self.MARGIN, sentinel, dtype)
+        inside = buffer[self.MARGIN : self.MARGIN + size]
+        if fill is not None:
+            inside[:] = fill
+        self.buffers.append((buffer, size, buffer.copy()))
+        return inside.reshape(shape)
+
+    def empty(self, shape, dtype=np.float64):
+        return self._guarded(shape, dtype, None)
+
+    def zeros(self, shape, dtype=np.float64):
+        return self._guarded(shape, dtype, 0)
+
+    def empty_like(self, array):
+        return self._guarded(array.shape, array.dtype, None)
+
+    def check(self):
+        for buffer, size, before in self.buffers:
+            for margin in (slice(0, self.MARGIN), slice(self.MARGIN + size, None)):
+                assert buffer[margin].tobytes() == before[margin].tobytes()
+        return len(self.buffers)
+
+
+def everything(mdp, others, policy):
+    """Bytes of every operation on a model, and of a chain that switches, drops policies and catches up in batches."""
+    rng = np.random.default_rng(0)
+    parts = [of.occupancy(mdp, policy), *of.evaluate(mdp, policy), *of.solve(mdp)]
+    parts.append(of.exponential_weights(policy, mdp.losses, 0.5))
+    parts.append(of.bonus(mdp.losses, 0.7))
+    episodes = [of.rollout(mdp, policy, rng) for _ in range(3)]
+    parts += [part for episode in episodes for part in (episode.states, episode.actions, episode.losses)]
+    history = [mdp, *others] + [mdp] * 4 + [others[0]] * 11 + [mdp, others[1]] * 3
+    parts.append(of.policy_chain(history, eta=0.5, beta_loss=0.4, beta_dynamics=0.05))
+    return b"".join(np.asarray(part).tobytes() for part in parts)
+
+
+@pytest.mark.parametrize("form", ["packed", "single", "large"])
+@pytest.mark.parametrize("storage", ["dense", "csr", "stationary csr"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("sizes", "n_actions"), [([1, 5, 5], 3), ([1, 1, 1], 1), ([1, 8, 8], 2)])
+def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions, monkeypatch, set_threads):
+    set_threads(2)
+    monkeypatch.setattr(layers, "_LARGE", {0: 1, 1: 1} if form == "large" else {0: 1 << 30, 1: 1 << 30})
+    monkeypatch.setattr(chain_module, "PACKED_MOST", 2048 if form == "packed" else -1)
+
+    def build():
+        rng = np.random.default_rng(7)
+        mask = np.ones((sizes[-1] if storage.startswith("stationary") else sum(sizes), n_actions), bool)
+        mask[0, -1] = n_actions == 1
+        made = [random_model(rng, sizes, n_actions, storage, mask=mask, dtype=dtype, density=0.7) for _ in range(3)]
+        return made[0], made[1:], random_policy(rng, made[0])
+
+    expected = everything(*build())
+    guarded = GuardedNumpy()
+    for module in (layers, operations, chain_module):
+        monkeypatch.setattr(module, "np", guarded)
+    mdp, others, policy = build()
+    inside = guarded.empty(policy.shape)
+    inside[...] = policy
+    assert everything(mdp, others, inside) == expected
+    assert guarded.check() > 20
+
+
+def test_the_guard_sees_a_write_beside_an_array():
+    guarded = GuardedNumpy()
+    array = guarded.zeros((2, 3))
+    guarded.check()
+    np.lib.stride_tricks.as_strided(array.reshape(-1), (7,), (8,))[6] = 1.0
+    with pytest.raises(AssertionError):
+        guarded.check()
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+@numba.njit
+def _vector_exp(x, out):
+    for i in range(0, x.size, 8):
+        vstore(out, i, vexp(vload(x, i)))
+
+
+@numba.njit
+def _scalar_exp(x, out):
+    for i in range(x.size):
+        out[i] = sexp(x[i])
+
+
+def exponentials(x):
+    """`vexp` and `sexp` of an array whose size is a multiple of 8: the same bits, or the test that asks fails."""
+    vector, scalar = np.empty(x.size), np.empty(x.size)
+    _vector_exp(x, vector)
+    _scalar_exp(x, scalar)
+    assert vector.tobytes() == scalar.tobytes()
+    return vector
+
+
+def error_in_ulp(x, value):
+    with mpmath.workprec(120):
+        exact = mpmath.exp(mpmath.mpf(float(x)))
+        return abs(float((mpmath.mpf(float(value)) - exact) / mpmath.mpf(math.ulp(float(exact)))))
+
+
+@compiled_only
+def test_exponential_is_within_2_ulp_over_the_whole_range():
+    rng = np.random.default_rng(0)
+    # Midpoints of the range reduction, where the polynomial's argument is largest, and their neighbours.
+    edges = (np.arange(-990, 1000) + 0.5) * math.log(2)
+    x = np.concatenate(
+        [
+            -rng.random(4000) * 690,
+            rng.random(1000) * 690,
+            -(10.0 ** rng.uniform(-320, 2, 2000)),
+            edges[edges > -690],
+            np.nextafter(edges[edges > -690], 0),
+            [0.0, -0.0, np.nextafter(EXP_MIN, 0), -1e-320],
+        ]
+    )
+    x = np.concatenate([x, np.zeros(-x.size % 8)])
+    assert max(map(error_in_ulp, x, exponentials(x))) <= 2
+
+
+@compiled_only
+def test_exponential_at_its_edges():
+    x = np.array([0.0, -0.0, EXP_MIN, np.nextafter(EXP_MIN, -np.inf), np.nextafter(EXP_MIN, 0), -1e300, -np.inf, np.nan])
+    value = exponentials(x)
+    assert value[:4].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert value[4] == pytest.approx(math.exp(-690), rel=1e-13)
+    assert value[4] > np.finfo(float).tiny
+    assert value[5:].tolist() == [0.0, 0.0, 0.0]
+    near = -np.arange(0, 4096) * 2.0**-55
+    steps = exponentials(near)
+    assert (steps <= 1.0).all()
+    assert (np.diff(steps) <= 0).all()
+    low = EXP_MIN + np.arange(-2048, 2048) * 2.0**-43
+    assert (np.diff(exponentials(low)) >= 0).all()
+
+
+@numba.njit
+def _words(a, b, c, out):
+    x, y, z = vload(a, 0), vload(b, 0), vload(c, 0)
+    vstore(out, 0, vmax(x, y))
+    vstore(out, 8, vmin(x, y))
+    vstore(out, 16, vabove(x, y))
+    vstore(out, 24, vfma(x, y, z))
+    out[32] = vsum(x)
+    out[33] = fma(a[0], b[0], c[0])
+    vstore(out, 34, vset(a[1]))
+
+
+def test_words():
+    rng = np.random.default_rng(0)
+    for dtype in (np.float64, np.float32):
+        a, b, c = (rng.normal(size=8).astype(dtype) for _ in range(3))
+        out = np.empty(42)
+        _words(a, b, c, out)
+        a, b, c = (part.astype(np.float64) for part in (a, b, c))
+        assert out[:8].tolist() == np.maximum(a, b).tolist()
+        assert out[8:16].tolist() == np.minimum(a, b).tolist()
+        assert out[16:24].tolist() == np.where(a > b, a, 0.0).tolist()
+        np.testing.assert_allclose(out[24:32], a * b + c, rtol=0, atol=1e-15)
+        assert out[33] == out[24]
+        assert (out[34:] == a[1]).all()
+
+
+def test_lanes_are_summed_in_the_written_order():
+    """Halves are added, then quarters, then the last two: with these numbers every other order has another last bit."""
+    v = np.array([0.1, 1e9, 1e-9, -1e9, 0.7, 1e5, -0.3, 3e-5]) / 3
+    expected = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    assert expected not in (v.sum(), sum(v.tolist()), math.fsum(v))
+    out = np.empty(42)
+    _words(v, v, v, out)
+    assert out[32] == expected
+
+
+@compiled_only
+def test_multiply_add_rounds_once():
+    a, b, c = np.full(8, 1 + 2.0**-30), np.full(8, 1 - 2.0**-30), np.full(8, -1.0)
+    out = np.empty(42)
+    _words(a, b, c, out)
+    assert (out[24:32] == -(2.0**-60)).all()
+    assert out[33] == -(2.0**-60)
+
+
+@pytest.mark.parametrize("storage", ["dense", "csr"])
+def test_a_model_that_was_pickled_runs_the_same_kernels(storage):
+    mdp = random_model(np.random.default_rng(1), [1, 4, 4], 2, storage)
+    other = pickle.loads(pickle.dumps(mdp))
+    assert [numba.typeof(a) for a in other.transitions.arguments] == [numba.typeof(a) for a in mdp.transitions.arguments]
+    assert numba.typeof(other.row_losses) == numba.typeof(mdp.row_losses)
