@@ -251,7 +251,7 @@ class Simulation:
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []
         self._sample_losses: Callable[[Array, Array], Array] | None = getattr(cmdp, "sample_losses", None)
-        self._seconds = 0.0
+        self.seconds = 0.0
 
     def context(self, episode: int) -> Any:
         """The context of an episode; it depends on the seed and the episode alone."""
@@ -292,7 +292,7 @@ class Simulation:
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
         self.episode += 1
-        self._seconds += time.perf_counter() - began
+        self.seconds += time.perf_counter() - began
 
     def _number(self, context: Any) -> int:
         """The number of a context in order of first appearance."""
@@ -308,7 +308,7 @@ class Simulation:
         """All that a run of the same arguments needs to go on with the same bits: arrays and plain values.
 
         The streams are counter-based, so the seed and the episode are all that is kept of them. Chains are a cache, but
-        building them again costs as much as the run did, so an agent's ``chains()`` are part of it.
+        building them again costs as much as the run did, so an agent's ``chains()`` are part of it where contexts return.
 
         Raises
         ------
@@ -321,11 +321,11 @@ class Simulation:
             "seed": self.streams.seed,
             "planned_episodes": self.episodes,
             "episode": self.episode,
-            "seconds": self._seconds,
+            "seconds": self.seconds,
             "columns": {name: column[: self.episode].copy() for name, column in self.columns.items()},
             "agent": self.agent.state(),
         }
-        if hasattr(self.agent, "chains"):
+        if hasattr(self.agent, "chains") and 2 * len(self._numbers) <= self.episode:
             state["chains"] = self.agent.chains()
         return state
 
@@ -346,7 +346,7 @@ class Simulation:
             self.agent.restore_chains(state["chains"])
         for name, column in self.columns.items():
             column[:episode] = state["columns"][name]
-        self.episode, self._seconds, self._ahead = episode, float(state["seconds"]), []
+        self.episode, self.seconds, self._ahead = episode, float(state["seconds"]), []
         self._numbers, self.contexts, self.labels = {}, [], []
         _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in first:
@@ -361,7 +361,7 @@ class Simulation:
             "seed": self.streams.seed,
             "planned_episodes": self.episodes,
             "interrupted": interrupted,
-            "seconds": self._seconds,
+            "seconds": self.seconds,
             "labels": list(self.labels) if few else [],
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}

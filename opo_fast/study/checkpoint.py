@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import OpoError
 from .storage import StoreError, explained, write_atomic
 
-__all__ = ["latest", "remove", "write"]
+__all__ = ["holds", "latest", "remove", "write"]
 
 _MAGIC = b"opo_fast checkpoint 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -28,7 +28,7 @@ KEPT = 2
 
 def write(folder: pathlib.Path, id: str, episode: int, state: Mapping[str, Any]) -> int:
     """Write the state of run `id` after `episode` episodes and drop all but the last two; returns the size in bytes."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     text = json.dumps(_pack(state, arrays, "state"))
     path = folder / f"{id}-{episode}.ckpt"
 
@@ -44,9 +44,18 @@ def write(folder: pathlib.Path, id: str, episode: int, state: Mapping[str, Any])
     return path.stat().st_size
 
 
+def holds(value: Any) -> bool:
+    """Whether a checkpoint can hold `value`."""
+    try:
+        json.dumps(_pack(value, {}, "value"))
+    except (OpoError, TypeError):
+        return False
+    return True
+
+
 def latest(folder: pathlib.Path, id: str) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest undamaged state of a run, or None, and a message for each damaged one (which is removed)."""
-    messages = []
+    messages: list[str] = []
     for path in _all(folder, id):
         try:
             return _read(path), messages
@@ -99,9 +108,9 @@ class _Hashing:
         return self._sum.digest()
 
 
-def _pack(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
+def _pack(value: Any, arrays: dict[str, Any], where: str) -> Any:
     """`value` as JSON can hold it, its arrays moved to `arrays`."""
-    if isinstance(value, np.ndarray) or isinstance(value, np.generic):
+    if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.dtype.hasobject:
             raise OpoError(f"{where} is an array of objects: a checkpoint holds numbers and texts")

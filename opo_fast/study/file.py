@@ -199,7 +199,8 @@ class Study:
                     if value in seen:
                         same = f"{kind}[{seen[value]}]" if seen[value] != i else "another point of its grid"
                         raise OpoError(
-                            f"{check.places.at((kind, i))}{kind}[{i}] has the same {what} as {same}, {choice.label!r}: different ones are needed"
+                            f"{check.places.at((kind, i))}{kind}[{i}] has the same {what} as {same}, {choice.label!r}: "
+                            "different ones are needed"
                         )
                     seen[value] = i
 

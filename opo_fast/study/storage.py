@@ -19,7 +19,7 @@ import pathlib
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -60,7 +60,7 @@ def explained(path: pathlib.Path, doing: str = "written") -> Iterator[None]:
         raise StoreError(f"{os.fspath(path)!r} cannot be {doing}: {reason}. Nothing that was stored before is lost") from None
 
 
-def write_atomic(path: pathlib.Path, write: Callable[[BinaryIO], None], *, durable: bool = True) -> None:
+def write_atomic(path: pathlib.Path, write: Callable[[BinaryIO], object], *, durable: bool = True) -> None:
     """Have `write` fill a temporary file, bring it to the disk, and give it its name; on failure nothing is left behind."""
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{time.monotonic_ns()}.part")
     with explained(path):
@@ -92,7 +92,7 @@ def _sync_folder(folder: pathlib.Path) -> None:
 def write_json(path: pathlib.Path, value: Any, *, durable: bool = True) -> None:
     """Write `value` as JSON, atomically."""
     text = json.dumps(value, indent=None if path.parent.name == "running" else 1)
-    write_atomic(path, lambda file: file.write(text.encode()) and None, durable=durable)
+    write_atomic(path, lambda file: file.write(text.encode()), durable=durable)
 
 
 def read_json(path: pathlib.Path) -> Any:
@@ -180,7 +180,8 @@ class Store:
         known = read_json(self.folder / "study.json")
         if known is not None and known.get("study", {}).get("name") != study.name:
             raise StoreError(
-                f"{os.fspath(self.folder)!r} holds the study {known.get('study', {}).get('name')!r}, not {study.name!r}: name another folder with --out"
+                f"{os.fspath(self.folder)!r} holds the study {known.get('study', {}).get('name')!r}, not {study.name!r}: "
+                "name another folder with --out"
             )
         for name in _FOLDERS:
             with explained(self.folder / name, "made"):
@@ -267,7 +268,8 @@ class Store:
         if format == "parquet":
             write_atomic(path, lambda file: _write_parquet(file, meta, columns))
         else:
-            write_atomic(path, lambda file: np.savez_compressed(file, meta=np.array(json.dumps(meta)), **columns))
+            arrays: dict[str, Any] = {"meta": np.array(json.dumps(meta)), **columns}
+            write_atomic(path, lambda file: np.savez_compressed(file, **arrays))
         for other in (self.runs / f"{meta['id']}.{name}" for name in ("parquet", "npz") if name != format):
             other.unlink(missing_ok=True)
         self._append([self._line(path, meta)])
@@ -336,20 +338,20 @@ class Store:
             if text and self.index.exists() and self.index.read_bytes() == text:
                 return messages
         if text:
-            write_atomic(self.index, lambda file: file.write(text) and None)
+            write_atomic(self.index, lambda file: file.write(text))
         return messages
 
-    def read_run(self, meta: Meta) -> StoredRun:
-        """A finished run with its columns."""
-        return self._read(self.runs / meta["file"])
+    def read_run(self, meta: Meta, columns: Sequence[str] | None = None) -> StoredRun:
+        """A finished run with its columns, or with some of them."""
+        return self._read(self.runs / meta["file"], columns)
 
     def _read_meta(self, path: pathlib.Path) -> Meta:
         # The columns are read too: a file that the index does not know may be cut off anywhere.
         return self._read(path).meta
 
-    def _read(self, path: pathlib.Path) -> StoredRun:
+    def _read(self, path: pathlib.Path, wanted: Sequence[str] | None = None) -> StoredRun:
         try:
-            meta, columns = _read_parquet(path) if path.suffix == ".parquet" else _read_npz(path)
+            meta, columns = (_read_parquet if path.suffix == ".parquet" else _read_npz)(path, wanted)
             if meta["format"] != _FORMAT or path.stem != meta["id"]:
                 raise ValueError("it is not the run that its name says")
         except OpoError:
@@ -431,15 +433,16 @@ def _write_parquet(file: BinaryIO, meta: Meta, columns: Mapping[str, Array]) -> 
     pa.parquet.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def _read_parquet(path: pathlib.Path) -> tuple[Meta, dict[str, Array]]:
+def _read_parquet(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[Meta, dict[str, Array]]:
     pa = require_pyarrow()
     with pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        table = file.read()
-    meta = json.loads((table.schema.metadata or {})[b"opo_fast"])
+        known = file.schema_arrow
+        table = file.read(columns=[name for name in wanted if name in known.names] if wanted is not None else None)
+    meta = json.loads((known.metadata or {})[b"opo_fast"])
     return meta, {name: table.column(name).to_numpy() for name in table.column_names}
 
 
-def _read_npz(path: pathlib.Path) -> tuple[Meta, dict[str, Array]]:
+def _read_npz(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[Meta, dict[str, Array]]:
     with np.load(path, allow_pickle=False) as file:
         meta = json.loads(str(file["meta"]))
-        return meta, {name: file[name] for name in file.files if name != "meta"}
+        return meta, {name: file[name] for name in file.files if name != "meta" and (wanted is None or name in wanted)}

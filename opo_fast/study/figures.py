@@ -1,0 +1,167 @@
+"""Pictures of a study (extra `plot`): regret with bootstrap bands, growth, and heat maps over two settings."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OpoError
+from ..plots import COLOURS
+from .grid import choices
+from .results import Results
+from .statistics import Heatmap, band
+from .storage import write_atomic
+
+__all__ = ["curves", "draw_heatmap", "save", "shown_agents"]
+
+Array = npt.NDArray[Any]
+STYLES = ("-", "--", "-.", ":")
+POINTS = 200
+"""Points of a curve that are drawn: the eye sees no more."""
+MOST = 8
+"""Curves that one picture shows; a grid with more is shown by its best point."""
+LABELS = {
+    "cumulative_regret": "cumulative regret (sum of losses)",
+    "expected_regret": "expected regret per episode (sum of losses)",
+    "saturation": "share of bonuses at their cap",
+    "model_switches": "changes of the fitted models (count)",
+    "seconds": "time (s)",
+    "memory": "memory (MB)",
+}
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise OpoError('pictures need matplotlib: pip install "opo-fast[plot]"') from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def shown_agents(results: Results, environment: str) -> list[tuple[str, str]]:
+    """Labels of the agents that a picture of an environment shows, each with its legend; a large grid gives its best point."""
+    total = len(results.agents)
+    shown = []
+    for entry in results.study.agents:
+        points = [choice.label for choice in choices(entry) if results.finished(environment, choice.label)]
+        if total <= MOST or len(points) == 1:
+            shown += [(label, label) for label in points]
+        elif points:
+            best = min(points, key=lambda label: _mean(results.summaries(environment, label, "regret")))
+            shown.append((best, f"{best}: best of {len(points)}"))
+    return shown
+
+
+def _mean(values: dict[int, float]) -> float:
+    return float(np.mean(list(values.values()))) if values else math.inf
+
+
+def curves(results: Results, column: str = "cumulative_regret", *, environments: Sequence[str] | None = None) -> Any:
+    """One panel per environment: mean over seeds of a recorded column, with its 95 % bootstrap band.
+
+    Parameters
+    ----------
+    results : Results
+    column : str
+        A recorded column.
+    environments : sequence of str, optional
+        Labels. Default: all with finished runs.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    names = [environment.label for environment in results.environments]
+    for name in environments or ():
+        if name not in names:
+            raise OpoError(f"environments has {name!r}: one of {', '.join(names)} is needed")
+    shown = [name for name in environments or names if any(results.finished(name, agent.label) for agent in results.agents)]
+    if not shown:
+        raise OpoError(f"no run of {results.study.name!r} is finished: there is nothing to draw")
+    across = min(3, len(shown))
+    down = math.ceil(len(shown) / across)
+    figure = _figure(4.6 * across + 0.8, 3.9 * down)
+    colour_of = _colours(results)
+    for i, name in enumerate(shown):
+        axes = figure.add_subplot(down, across, i + 1)
+        _panel(axes, results, name, column, colour_of)
+    return figure
+
+
+def _colours(results: Results) -> dict[str, tuple[str, str]]:
+    return {agent.label: (COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]) for i, agent in enumerate(results.agents)}
+
+
+def _panel(axes: Any, results: Results, environment: str, column: str, colour_of: dict[str, tuple[str, str]]) -> None:
+    scale = 1e-6 if column == "memory" else 1.0
+    uniform: tuple[Array, Array] | None = None
+    seeds = 0
+    for label, legend in shown_agents(results, environment):
+        episodes, values, found = results.curves(environment, label, column, points=POINTS)
+        mean, low, high = band(scale * values)
+        colour, style = colour_of[label]
+        axes.plot(episodes, mean, color=colour, linestyle=style, label=legend, linewidth=1.6)
+        axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
+        seeds = max(seeds, len(found))
+        if column == "cumulative_regret" and uniform is None:
+            when, base, _ = results.curves(environment, label, "cumulative_uniform_regret", points=POINTS)
+            uniform = when, base.mean(axis=0)
+    if uniform is not None:
+        axes.plot(*uniform, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.set_xlim(left=0)
+    axes.set_title(f"{environment} ({seeds} seed{'' if seeds == 1 else 's'})", fontsize=10, loc="left")
+    axes.set_xlabel("episode")
+    axes.set_ylabel(LABELS.get(column, column))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:
+    """A heat map with its numbers in the cells; returns a matplotlib Figure."""
+    rows, columns = heatmap.means.shape
+    figure = _figure(max(4.2, 0.95 * columns + 2.2), max(3.0, 0.62 * rows + 1.7))
+    axes = figure.add_subplot()
+    image = axes.imshow(heatmap.means, cmap="cividis", aspect="auto", origin="lower")
+    finite = heatmap.means[np.isfinite(heatmap.means)]
+    middle = (finite.min() + finite.max()) / 2 if finite.size else 0.0
+    for i in range(rows):
+        for j in range(columns):
+            value = heatmap.means[i, j]
+            text = "-" if math.isnan(value) else f"{value:.3g}"
+            axes.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if not value > middle else "black")
+    axes.set_xticks(range(columns), [_tick(value) for value in heatmap.x_values])
+    axes.set_yticks(range(rows), [_tick(value) for value in heatmap.y_values])
+    axes.set_xlabel(heatmap.x_name)
+    axes.set_ylabel(heatmap.y_name)
+    fixed = "".join(f", {key}={value}" for key, value in heatmap.fixed.items())
+    axes.set_title(f"{heatmap.agent} on {heatmap.environment}{fixed}", fontsize=10, loc="left")
+    unit = " (sum of losses)" if name.endswith("regret") else ""
+    figure.colorbar(image, ax=axes, label=f"mean {name.replace('_', ' ')}{unit}")
+    return figure
+
+
+def _tick(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def save(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure; the ending of `path` names the format."""
+    path = pathlib.Path(path)
+    known = sorted(figure.canvas.get_supported_filetypes())
+    if path.suffix[1:] not in known:
+        raise OpoError(f"the picture to write is {os.fspath(path)!r}: an ending of {', '.join(known)} is needed")
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix[1:], dpi=150)
+    write_atomic(path, lambda file: file.write(data.getvalue()))
