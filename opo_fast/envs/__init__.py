@@ -2,8 +2,11 @@
 
 from .adapters import from_gymnasium, from_mdptoolbox, from_pairs, from_quantecon
 from .environment import Environment, Noise, PerContext
+from .families import cliff_walking, family, frozen_lake, taxi
+from .gathering import gathering_table, resource_gathering
 from .generators import combination_lock, random_finite, random_linear, random_softmax
 from .icu_sepsis import icu_sepsis, load_icu_data
+from .prism import from_prism
 from .registry import EnvironmentInfo, about, describe, info, make, names
 from .rewards import RescaledRewards, RewardMap, rewards_to_losses
 from .tables import TabularMDP, expected_rewards
@@ -17,13 +20,18 @@ __all__ = [
     "RewardMap",
     "TabularMDP",
     "about",
+    "cliff_walking",
     "combination_lock",
     "describe",
     "expected_rewards",
+    "family",
     "from_gymnasium",
     "from_mdptoolbox",
     "from_pairs",
+    "from_prism",
     "from_quantecon",
+    "frozen_lake",
+    "gathering_table",
     "icu_sepsis",
     "info",
     "load_icu_data",
@@ -32,5 +40,7 @@ __all__ = [
     "random_finite",
     "random_linear",
     "random_softmax",
+    "resource_gathering",
     "rewards_to_losses",
+    "taxi",
 ]

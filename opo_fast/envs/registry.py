@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..operations import evaluate, solve
-from . import generators
+from . import families, gathering, generators
 from .environment import Environment
 from .icu_sepsis import icu_sepsis
 
@@ -68,6 +68,42 @@ _ENTRIES = [
         "generated",
         "",
         generators.combination_lock,
+    ),
+    EnvironmentInfo(
+        "frozen-lake",
+        "crossing a frozen lake to a goal",
+        "20 steps, 17 states, 4 actions",
+        "4: chance that a step goes where it should",
+        "Gymnasium FrozenLake-v1",
+        "gym",
+        families.frozen_lake,
+    ),
+    EnvironmentInfo(
+        "taxi",
+        "fetching a passenger and bringing them home",
+        "20 steps, 501 states, 6 actions",
+        "12: where the passenger waits and wants to go",
+        "Gymnasium Taxi-v4",
+        "gym",
+        families.taxi,
+    ),
+    EnvironmentInfo(
+        "cliff-walking",
+        "walking along a cliff",
+        "20 steps, 49 states, 4 actions",
+        "2: dry or slippery ground",
+        "Gymnasium CliffWalking-v1",
+        "gym",
+        families.cliff_walking,
+    ),
+    EnvironmentInfo(
+        "resource-gathering",
+        "bringing home gold and gems past two enemies",
+        "20 steps, 94 states, 4 actions",
+        "6: strength of the enemies, and which ore is wanted",
+        "Quantitative Verification Benchmark Set",
+        "",
+        gathering.resource_gathering,
     ),
     EnvironmentInfo(
         "random-finite",
