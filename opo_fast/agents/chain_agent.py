@@ -57,12 +57,21 @@ class ChainAgent(OracleAgent):
         backend: Backend = "numba",
         memory: int = MEMORY,
     ) -> None:
+        super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
         self.rule = rule
         self.history = History()
-        self.engine = ChainEngine(layout, action_mask, rule, self, whole(memory, "memory", least=0))
-        super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
+        self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
         if not self.forced:
             self.history.append(*self.fits)
+
+    def warm_start(self, trajectories: Any) -> None:
+        """See `OracleAgent.warm_start`."""
+        super().warm_start(trajectories)
+        if not self.forced:
+            self.history = History()
+            self.history.append(*self.fits)
+            # A chain may have looked at the models without data.
+            self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
 
     @property
     def planning_calls(self) -> int:
@@ -94,7 +103,8 @@ class ChainAgent(OracleAgent):
         else:
             order = np.argsort(~self.action_mask, axis=1, kind="stable")
             choice = order[np.arange(self.layout.n_states), self.episode % self.action_mask.sum(axis=1)]
-        return (np.arange(self.layout.n_actions) == choice[:, None]).astype(np.float64)
+        policy: Array = np.eye(self.layout.n_actions)[choice]
+        return policy
 
     def _full(self, rows: Array) -> Array:
         if self.action_mask is None:

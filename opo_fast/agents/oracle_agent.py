@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError, Place
 from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_transitions, frozen
 from ..operations import Backend, check_backend, solve
+from ..oracles.log import TrajectoryLog
+from ..oracles.schedule import add_all
 from ..reference import Solution
 from ..store import LRU
 from .base import BaseAgent, State, oracle_state, restore_oracle
@@ -37,6 +40,8 @@ class OracleAgent(BaseAgent):
     ----------
     fits : tuple
         The fits of losses and dynamics on all data so far.
+    held_out : tuple of float
+        Sum of squared errors and of -log P along the last observed trajectory, under the fits from before it.
     """
 
     def __init__(
@@ -54,7 +59,41 @@ class OracleAgent(BaseAgent):
         self.loss_oracle = make_oracle(loss_class, layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))
         self.dynamics_oracle = make_oracle(dynamics_class, layout, self.action_mask, "dynamics_class", ("observe", "fit", "transitions"))
         self.fits: tuple[Hashable, Hashable] = (self.loss_oracle.fit(), self.dynamics_oracle.fit())
+        self.held_out = (float("nan"), float("nan"))
         self._plans: LRU[Solution] = LRU(PLANS)
+
+    def warm_start(self, trajectories: Any) -> None:
+        """Let the oracles learn from logged trajectories before the first episode, from all of them or from none.
+
+        The first models (f^1, P^1) are then the fits on the log; the agent still stands before episode 1.
+
+        Parameters
+        ----------
+        trajectories : TrajectoryLog or sequence of Trajectory
+
+        Raises
+        ------
+        OpoError
+            An empty log, a bad trajectory, or an agent that has observed an episode.
+        """
+        if self.episode:
+            raise OpoError(f"warm_start comes before the first episode: this agent has observed {self.episode}")
+        log = TrajectoryLog.of(self.layout, trajectories, self.action_mask)
+        oracles = (self.loss_oracle, self.dynamics_oracle)
+        before = [oracle.state() if hasattr(oracle, "state") else None for oracle in oracles]
+        for oracle, state in zip(oracles, before, strict=True):
+            if state is None and hasattr(oracle, "check"):
+                for trajectory in log:
+                    oracle.check(trajectory)
+        try:
+            for oracle in oracles:
+                add_all(oracle, log)
+        except BaseException:
+            for oracle, state in zip(oracles, before, strict=True):
+                if state is not None:
+                    oracle.restore(state)
+            raise
+        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
 
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
@@ -65,8 +104,22 @@ class OracleAgent(BaseAgent):
         for oracle in (self.loss_oracle, self.dynamics_oracle):
             if hasattr(oracle, "check"):
                 oracle.check(trajectory)
+        self.held_out = self._errors(trajectory)
         self.loss_oracle.observe(trajectory)
         self.dynamics_oracle.observe(trajectory)
+
+    def _errors(self, trajectory: Trajectory) -> tuple[float, float]:
+        """Squared error and log loss of the fits along a trajectory that they have not seen."""
+        loss_fit, fit = self.fits
+        if hasattr(self.loss_oracle, "error"):
+            squared = self.loss_oracle.error(loss_fit, trajectory)
+        else:
+            f = np.asarray(self.loss_oracle.losses(loss_fit, trajectory.context))[trajectory.states[:-1], trajectory.actions]
+            squared = float(np.square(f - trajectory.losses).sum())
+        if hasattr(self.dynamics_oracle, "error"):
+            return squared, self.dynamics_oracle.error(fit, trajectory)
+        with np.errstate(divide="ignore"):
+            return squared, float(-np.log(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions)).sum())
 
     def model(self, fits: tuple[Hashable, Hashable], context: Any) -> LayeredMDP:
         """The model that a pair of fits gives at a context."""

@@ -135,6 +135,7 @@ class FeatureMap:
     function : callable
         ``function(context)`` gives an array of `shape`.
     shape : tuple of int
+        A last entry of -1 is whatever the first answer has.
     name : str
         How errors name it.
     """
@@ -150,12 +151,14 @@ class FeatureMap:
         found = self._found.get(key)
         if found is None:
             array = as_real(self.function(context), f"{self.name} at context {context!r}")
-            if array.shape != self.shape:
-                raise OpoError(f"{self.name} at context {context!r} have shape {array.shape}: {self.shape} is needed")
+            wanted = (*self.shape[:-1], array.shape[-1]) if self.shape[-1] == -1 and array.ndim else self.shape
+            if array.shape != wanted:
+                raise OpoError(f"{self.name} at context {context!r} have shape {array.shape}: {wanted} is needed")
             if not np.isfinite(array).all():
                 place = tuple(int(x) for x in np.argwhere(~np.isfinite(array))[0])
                 raise OpoError(f"{self.name} at context {context!r}: entry {place} is {float(array[place])!r}; a finite number is needed")
             found = frozen(np.array(array, np.float64, order="C"))
+            self.shape = wanted
             self._found.put(key, found, found.nbytes)
         return found
 

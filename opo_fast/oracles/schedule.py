@@ -104,11 +104,11 @@ class ScheduledOracle:
             self.fitted = self.episodes
         return self._fit
 
-    def state(self) -> dict[str, Any]:
-        """The oracle's state, and where the schedule stands."""
-        if not hasattr(self.oracle, "state"):
-            raise OpoError(f"the oracle is a {type(self.oracle).__name__} without state() and restore(state): it cannot be saved")
-        return {**self.oracle.state(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit]}
+    @property
+    def state(self) -> Any:
+        """A method where the oracle has one: the oracle's state, and where the schedule stands."""
+        inner = self.oracle.state
+        return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle with the same schedule."""

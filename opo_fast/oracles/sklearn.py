@@ -1,0 +1,328 @@
+"""scikit-learn estimators as oracles (extra `sklearn`): any regressor for losses, any classifier for dynamics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cmdp import Trajectory, context_key
+from ..errors import OpoError
+from ..layers import Layout, real, whole
+from ..store import LRU
+from .parametric import CACHE_BYTES, Batch, FeatureMap, ParametricOracle, cover_size, grouped
+from .schedule import Refit, scheduled
+from .support import Support
+
+__all__ = ["SklearnDynamicsClass", "SklearnDynamicsOracle", "SklearnLossClass", "SklearnLossOracle", "pair_features"]
+
+Array = npt.NDArray[Any]
+_KEPT = 64
+"""Trained estimators that an oracle keeps; one that is needed again later is trained again, on the same data."""
+
+
+def pair_features(layout: Layout) -> Callable[[Any], Array]:
+    """Features of (c, s, a): the context's numbers, the state and the action as indicators.
+
+    Returns
+    -------
+    callable
+        ``features(context)`` of shape (n_states, A, number of context entries + n_states + A).
+    """
+    state = np.eye(layout.n_states)[:, None, :].repeat(layout.n_actions, axis=1)
+    action = np.eye(layout.n_actions)[None, :, :].repeat(layout.n_states, axis=0)
+
+    def features(context: Any) -> Array:
+        try:
+            numbers = np.asarray(context, np.float64).ravel()
+        except (TypeError, ValueError):
+            raise OpoError(f"context {context!r} does not consist of numbers: give features of your own") from None
+        return np.concatenate([np.broadcast_to(numbers, (*layout.shape, numbers.size)), state, action], axis=2)
+
+    return features
+
+
+class _SklearnClass:
+    """What both classes share: the estimator, its features, its schedule and its seed."""
+
+    method = "predict"
+
+    def __init__(
+        self,
+        estimator: Any,
+        features: Callable[[Any], Any] | None = None,
+        *,
+        refit: Any = "doubling",
+        seed: int = 0,
+        size: float | None = None,
+    ) -> None:
+        try:
+            from sklearn.base import clone
+        except ImportError:
+            raise OpoError("scikit-learn estimators need scikit-learn: pip install 'opo-fast[sklearn]'") from None
+        for name in ("fit", self.method, "get_params"):
+            if not hasattr(estimator, name):
+                raise OpoError(f"estimator is a {type(estimator).__name__} without {name}")
+        self.estimator, self.features, self.refit = clone(estimator), features, Refit.parse(refit)
+        if self.refit.kind == "gain":
+            raise OpoError("refit is a score gain, which only training tells: 'every', 'doubling' or a number of episodes is needed")
+        self.seed = whole(seed, "seed", least=0, most=2**32 - 1)
+        for name, value in self.estimator.get_params(deep=True).items():
+            if name == "random_state" or name.endswith("__random_state"):
+                if value is not None and not isinstance(value, (int, np.integer)):
+                    raise OpoError(
+                        f"estimator: {name} is {value!r}, which changes with use: a whole number, or None for the seed, is needed"
+                    )
+                if value is None:
+                    self.estimator.set_params(**{name: self.seed})
+        self.size = cover_size(65, size)
+
+    def trained(self, features: Array, targets: Array) -> Any:
+        """A fresh copy of the estimator, trained."""
+        from sklearn.base import clone
+
+        model = clone(self.estimator)
+        try:
+            model.fit(features, targets)
+        except Exception as error:
+            raise OpoError(
+                f"the estimator {type(model).__name__} could not be trained on {len(targets)} rows ({type(error).__name__}: {error})"
+            ) from error
+        return model
+
+
+class SklearnLossClass(_SklearnClass):
+    """Losses by any scikit-learn regressor; its predictions are clipped to [0, 1].
+
+    Parameters
+    ----------
+    estimator : regressor
+        Cloned, never changed. Where its ``random_state`` is None it is set to `seed`: the same data give the same fit.
+    features : callable, optional
+        ``features(context)`` of shape (n_states, A, number of features). Default: `pair_features`.
+    refit : "every", "doubling", int or Refit
+        When to train (see `opo_fast.oracles.scheduled`); each time on all data, so that the cost grows with them.
+    unseen : float
+        Loss in [0, 1] without data.
+    seed : int
+    size : float, optional
+        |F| in the theory's parameters; there is no natural default, so give one with `theory` parameters.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        features: Callable[[Any], Any] | None = None,
+        *,
+        refit: Any = "doubling",
+        unseen: float = 0.0,
+        seed: int = 0,
+        size: float | None = None,
+    ) -> None:
+        super().__init__(estimator, features, refit=refit, seed=seed, size=size)
+        self.unseen = real(unseen, "unseen", most=1.0)
+
+    def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
+        """An oracle without data, under the class's schedule."""
+        return scheduled(SklearnLossOracle(self, layout, action_mask), self.refit)
+
+
+class SklearnDynamicsClass(_SklearnClass):
+    """Dynamics by any scikit-learn classifier with `predict_proba`: one for each layer, over the next layer's states.
+
+    A row's prediction is restricted to its allowed next states, renormalised there (uniform where nothing is left), and
+    mixed with the uniform distribution: (1 - smoothing) p + smoothing / K, so that no allowed transition is excluded.
+
+    Parameters
+    ----------
+    estimator, features, refit, seed, size
+        As in `SklearnLossClass`.
+    support : optional
+        Allowed transitions (see `Support`); default: all to the next layer. Others have probability exactly 0.
+    smoothing : float
+        In [0, 1].
+    """
+
+    method = "predict_proba"
+
+    def __init__(
+        self,
+        estimator: Any,
+        features: Callable[[Any], Any] | None = None,
+        support: Any = None,
+        *,
+        refit: Any = "doubling",
+        smoothing: float = 1e-3,
+        seed: int = 0,
+        size: float | None = None,
+    ) -> None:
+        super().__init__(estimator, features, refit=refit, seed=seed, size=size)
+        self.support, self.smoothing = support, real(smoothing, "smoothing", most=1.0)
+
+    def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
+        """An oracle without data, under the class's schedule."""
+        return scheduled(SklearnDynamicsOracle(self, layout, action_mask), self.refit)
+
+
+class _SklearnOracle(ParametricOracle):
+    """Training rows in the order of the data, and the number of episodes that each fit saw.
+
+    A state holds the data and not the estimators, which are trained again when they are asked for: no pickle, and the
+    same bits for an estimator that the same data and seed train alike.
+    """
+
+    def __init__(self, function_class: Any, layout: Layout, action_mask: Array | None) -> None:
+        super().__init__(layout, action_mask)
+        self.function_class = function_class
+        self._features = FeatureMap(function_class.features or pair_features(layout), (*layout.shape, -1))
+        self._x: list[Array] = []
+        self._y: list[Array] = []
+        self._sizes = [0]
+        self._models: LRU[Any] = LRU(_KEPT)
+        self._predictions: LRU[Array] = LRU(CACHE_BYTES)
+
+    def _targets(self, batch: Batch) -> Array:
+        raise NotImplementedError
+
+    def _train(self, x: Array, y: Array) -> Any:
+        raise NotImplementedError
+
+    def _predict(self, model: Any, context: Any) -> Array:
+        raise NotImplementedError
+
+    def _data(self, episodes: int) -> tuple[Array, Array]:
+        """Features (n, H, d) and targets of the first episodes."""
+        if len(self._x) > 1:
+            self._x, self._y = [np.concatenate(self._x)], [np.concatenate(self._y)]
+        return self._x[0][:episodes], self._y[0][:episodes]
+
+    def _model(self, number: int) -> Any:
+        found = self._models.get(number)
+        if found is None:
+            found = self._train(*self._data(self._sizes[number]))
+            self._models.put(number, found, 1)
+        return found
+
+    def _answer(self, fit: Hashable, context: Any) -> Array:
+        number = self._known(fit)
+        key = number, context_key(context)
+        found = self._predictions.get(key)
+        if found is None:
+            found = self._predict(self._model(number) if number else None, context)
+            self._predictions.put(key, found, found.nbytes)
+        return found
+
+    def _prepare(self, batch: Batch) -> tuple[Array, Array]:
+        n, horizon = batch.pairs.shape
+        parts = [(where, self._features(context)) for context, where in grouped(batch.contexts)]
+        x = np.empty((n, horizon, parts[0][1].shape[2]))
+        for where, features in parts:
+            x[where] = features.reshape(-1, features.shape[2])[batch.pairs[where]]
+        return x, self._targets(batch)
+
+    def _add(self, prepared: tuple[Array, Array]) -> None:
+        self._x.append(prepared[0])
+        self._y.append(prepared[1])
+
+    def _solve(self, number: int) -> bool:
+        # An error of the estimator leaves the oracle as it was.
+        self._models.put(number, self._train(*self._data(self.episodes)), 1)
+        self._sizes.append(self.episodes)
+        return True
+
+    def _state(self) -> dict[str, Any]:
+        if not self.episodes:
+            return {"sizes": np.array(self._sizes)}
+        x, y = self._data(self.episodes)
+        return {"sizes": np.array(self._sizes), "x": x.copy(), "y": y.copy()}
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        sizes, n, horizon = np.asarray(state["sizes"], np.int64).tolist(), int(state["episodes"]), self.layout.horizon
+        x, y = ([np.array(state["x"], np.float64)], [np.array(state["y"])]) if n else ([], [])
+        if n and (x[0].shape[:2] != (n, horizon) or len(y[0]) != n):
+            raise OpoError(f"state holds features of shape {x[0].shape}: ({n}, {horizon}, number of features) is needed")
+        return {"_sizes": sizes, "_x": x, "_y": y, "_models": LRU(_KEPT), "_predictions": LRU(CACHE_BYTES)}
+
+
+class SklearnLossOracle(_SklearnOracle):
+    """Least squares as far as the regressor solves it."""
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of a fit, shape (n_states, A)."""
+        return self._answer(fit, context).copy()
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of the squared errors of a fit along a trajectory."""
+        predicted = self._answer(fit, trajectory.context)[trajectory.states[:-1], trajectory.actions]
+        return float(np.square(predicted - trajectory.losses).sum())
+
+    def _targets(self, batch: Batch) -> Array:
+        return batch.losses
+
+    def _train(self, x: Array, y: Array) -> Any:
+        return self.function_class.trained(x.reshape(-1, x.shape[2]), y.ravel())
+
+    def _predict(self, model: Any, context: Any) -> Array:
+        if model is None:
+            return np.full(self.layout.shape, self.function_class.unseen)
+        features = self._features(context)
+        predicted = np.asarray(model.predict(features.reshape(-1, features.shape[2])), np.float64)
+        if predicted.size != self.layout.n_states * self.layout.n_actions or not np.isfinite(predicted).all():
+            raise OpoError(f"the estimator {type(model).__name__} predicts losses at context {context!r} that are not one number per pair")
+        return np.clip(predicted.reshape(self.layout.shape), 0.0, 1.0)
+
+
+class SklearnDynamicsOracle(_SklearnOracle):
+    """Log loss as far as the classifier solves it."""
+
+    def __init__(self, function_class: SklearnDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
+        super().__init__(function_class, layout, action_mask)
+        self.support = Support(layout, function_class.support, action_mask)
+
+    def transitions(self, fit: Hashable, context: Any) -> list[Any]:
+        """Transitions of a fit, as `opo_fast.LayeredMDP` takes them."""
+        return self.support.arrays(self._answer(fit, context).copy())
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of -log P along a trajectory; infinite where the fit excludes it."""
+        cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
+        if not cells.size:
+            return 0.0
+        with np.errstate(divide="ignore"):
+            return float(-np.log(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0)).sum())
+
+    def _targets(self, batch: Batch) -> Array:
+        self.support.checked_cells(batch.contexts, batch.states, batch.actions)
+        return batch.states[:, 1:-1] - self.layout.offsets[1:-1]
+
+    def _train(self, x: Array, y: Array) -> list[Any]:
+        """A classifier for each of the layers 1..H-1; a number where only that next state was seen."""
+        models: list[Any] = []
+        for h in range(self.layout.horizon - 1):
+            seen = np.unique(y[:, h])
+            models.append(int(seen[0]) if seen.size == 1 else self.function_class.trained(x[:, h], y[:, h]))
+        return models
+
+    def _predict(self, model: Any, context: Any) -> Array:
+        support, layout, smoothing = self.support, self.layout, self.function_class.smoothing
+        if model is None:
+            return support.uniform
+        features = self._features(context)
+        p = np.empty(support.n_cells)
+        for h, classifier in enumerate(model):
+            rows = slice(*(int(o) * layout.n_actions for o in layout.offsets[h : h + 2]))
+            part = slice(int(support.indptr[rows.start]), int(support.indptr[rows.stop]))
+            table = np.zeros((rows.stop - rows.start, layout.layer_sizes[h + 1]))
+            if isinstance(classifier, int):
+                table[:, classifier] = 1.0
+            else:
+                x = features[layout.layer(h)].reshape(-1, features.shape[2])
+                table[:, np.asarray(classifier.classes_, np.int64)] = classifier.predict_proba(x)
+            p[part] = table[support.row_of[part] - rows.start, support.positions[part]]
+        if not (np.isfinite(p).all() and (p >= 0).all()):
+            raise OpoError(f"the estimator predicts probabilities at context {context!r} that are not finite numbers of at least 0")
+        total = support.row_sums(p)[support.row_of]
+        p = np.where(total > 0, p / np.where(total > 0, total, 1.0), support.uniform)
+        return np.asarray((1.0 - smoothing) * p + smoothing * support.uniform)
