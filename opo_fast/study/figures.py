@@ -48,17 +48,22 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def shown_agents(results: Results, environment: str) -> list[tuple[str, str]]:
-    """Labels of the agents that a picture of an environment shows, each with its legend; a large grid gives its best point."""
-    total = len(results.agents)
+def shown_agents(results: Results, environment: str) -> list[tuple[str, str, int]]:
+    """The agents that pictures of an environment show: label, legend, and number of the colour.
+
+    With more than `MOST` agents, each grid is shown by its point of least mean regret, and the legend says so.
+    """
+    total, number = len(results.agents), 0
     shown = []
-    for entry in results.study.agents:
-        points = [choice.label for choice in choices(entry) if results.finished(environment, choice.label)]
-        if total <= MOST or len(points) == 1:
-            shown += [(label, label) for label in points]
-        elif points:
-            best = min(points, key=lambda label: _mean(results.summaries(environment, label, "regret")))
-            shown.append((best, f"{best}: best of {len(points)}"))
+    for i, entry in enumerate(results.study.agents):
+        points = [choice.label for choice in choices(entry)]
+        done = [(label, number + j) for j, label in enumerate(points) if results.finished(environment, label)]
+        number += len(points)
+        if total <= MOST:
+            shown += [(label, label, j) for label, j in done]
+        elif done:
+            best = min((label for label, _ in done), key=lambda label: _mean(results.summaries(environment, label, "regret")))
+            shown.append((best, best if len(points) == 1 else f"{best}, best of {len(done)}", i))
     return shown
 
 
@@ -91,25 +96,20 @@ def curves(results: Results, column: str = "cumulative_regret", *, environments:
     across = min(3, len(shown))
     down = math.ceil(len(shown) / across)
     figure = _figure(4.6 * across + 0.8, 3.9 * down)
-    colour_of = _colours(results)
     for i, name in enumerate(shown):
         axes = figure.add_subplot(down, across, i + 1)
-        _panel(axes, results, name, column, colour_of)
+        _panel(axes, results, name, column)
     return figure
 
 
-def _colours(results: Results) -> dict[str, tuple[str, str]]:
-    return {agent.label: (COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]) for i, agent in enumerate(results.agents)}
-
-
-def _panel(axes: Any, results: Results, environment: str, column: str, colour_of: dict[str, tuple[str, str]]) -> None:
+def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     scale = 1e-6 if column == "memory" else 1.0
     uniform: tuple[Array, Array] | None = None
     seeds = 0
-    for label, legend in shown_agents(results, environment):
+    for label, legend, number in shown_agents(results, environment):
         episodes, values, found = results.curves(environment, label, column, points=POINTS)
         mean, low, high = band(scale * values)
-        colour, style = colour_of[label]
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
         axes.plot(episodes, mean, color=colour, linestyle=style, label=legend, linewidth=1.6)
         axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         seeds = max(seeds, len(found))

@@ -21,9 +21,6 @@ from .storage import write_atomic
 
 __all__ = ["write_report"]
 
-MOST_COMPARED = 12
-"""Agents of which all pairs are compared in the report; `statistics.compare` gives all."""
-
 STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d4d9df; --tint: #f4f6f8; --accent: #0072b2; --bad: #b3261e; }
 * { box-sizing: border-box; }
@@ -147,23 +144,23 @@ def _environment(results: Results, environment: str) -> str:
 
 
 def _comparisons(results: Results) -> str:
-    if len(results.agents) < 2:
-        return ""
-    title = "<h2>Agents compared, seed by seed</h2>"
-    if len(results.agents) > MOST_COMPARED:
-        return f"{title}<p>{len(results.agents)} agents are too many for a table of pairs; opo_fast.study.statistics.compare gives it.</p>"
-    lines = [
-        [c.environment, c.first, c.second, str(c.difference.seeds), _interval(c.difference), f"{c.lower} of {c.difference.seeds}"]
-        for c in statistics.compare(results)
-    ]
+    lines = []
+    for environment in results.environments:
+        agents = [label for label, _, _ in figures.shown_agents(results, environment.label)]
+        lines += [
+            [c.environment, c.first, c.second, str(c.difference.seeds), _interval(c.difference), f"{c.lower} of {c.difference.seeds}"]
+            for c in statistics.compare(results, environments=[environment.label], agents=agents)
+            if len(agents) > 1
+        ]
     if not lines:
         return ""
+    best = " Of each grid of settings, the point of least regret is taken." if len(results.agents) > figures.MOST else ""
     intro = (
         "<p>Agents see the same contexts and the same random numbers under one seed, so the difference of their regrets is compared. "
-        "An interval without 0 tells them apart.</p>"
+        f"An interval without 0 tells them apart.{best}</p>"
     )
     columns = ["environment", "first", "second", "seeds", "regret of first minus second", "first is lower in"]
-    return f"{title}{intro}{_table(columns, lines, text=3)}"
+    return f"<h2>Agents compared, seed by seed</h2>{intro}{_table(columns, lines, text=3)}"
 
 
 def _heatmaps(results: Results) -> str:

@@ -106,16 +106,28 @@ def _interval(data: Array, level: float, method: str) -> tuple[Array, Array]:
     return low, high
 
 
-def compare(results: Results, name: str = "regret") -> list[Comparison]:
-    """All pairs of agents in each environment, on the seeds that both have finished."""
+def compare(
+    results: Results, name: str = "regret", *, environments: Sequence[str] | None = None, agents: Sequence[str] | None = None
+) -> list[Comparison]:
+    """All pairs of agents in each environment, on the seeds that both have finished.
+
+    Parameters
+    ----------
+    results : Results
+    name : str
+        What is compared: "regret", "last_regret", "gap_closed", "seconds", ...
+    environments, agents : sequence of str, optional
+        Labels. Default: all.
+    """
     found = []
-    for environment in results.environments:
-        numbers = {agent.label: results.summaries(environment.label, agent.label, name) for agent in results.agents}
+    for environment in environments or [choice.label for choice in results.environments]:
+        labels = agents or [choice.label for choice in results.agents]
+        numbers = {agent: results.summaries(environment, agent, name) for agent in labels}
         for first, second in itertools.combinations(numbers, 2):
             seeds = sorted(numbers[first].keys() & numbers[second].keys())
             if seeds:
                 differences = np.array([numbers[first][seed] - numbers[second][seed] for seed in seeds])
-                found.append(Comparison(environment.label, first, second, estimate(differences), int((differences < 0).sum())))
+                found.append(Comparison(environment, first, second, estimate(differences), int((differences < 0).sum())))
     return found
 
 
