@@ -135,7 +135,7 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
     One that came out of here for the same layout and mask is handed on as it is.
     """
     passed = getattr(trajectory, "_passed", None)
-    if passed is not None and passed[0] is layout and passed[1] is action_mask:
+    if passed is not None and passed[0] is layout and (action_mask is None or passed[1] is action_mask):
         return trajectory  # type: ignore[no-any-return]
     for name in ("context", "states", "actions", "losses"):
         if not hasattr(trajectory, name):

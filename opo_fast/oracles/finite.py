@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..cmdp import Trajectory, context_key
+from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError, Place
 from ..layers import Layout, Transitions, as_real
 from ..store import LRU
@@ -92,7 +92,7 @@ class _FiniteOracle:
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
-        self._checked = (trajectory, self._gains(trajectory))
+        self._checked = (trajectory, self._gains(check_trajectory(self.layout, None, trajectory)))
 
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode: O(class size x H), whatever came before."""

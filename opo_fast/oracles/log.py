@@ -148,10 +148,13 @@ class TrajectoryLog(Sequence[Trajectory]):
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return TrajectoryLog(self.layout, self.contexts[i], self.states[i], self.actions[i], self.losses[i], self.action_mask)
-        return Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i])
+        trajectory = Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i])
+        # As check_trajectory marks what it has passed.
+        object.__setattr__(trajectory, "_passed", (self.layout, self.action_mask))
+        return trajectory
 
     def __iter__(self) -> Iterator[Trajectory]:
-        return map(Trajectory, self.contexts, self.states, self.actions, self.losses)
+        return map(self.__getitem__, range(len(self)))
 
     @property
     def pairs(self) -> Array:

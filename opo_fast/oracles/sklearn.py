@@ -55,6 +55,7 @@ class _SklearnClass:
         features: Callable[[Any], Any] | None = None,
         *,
         refit: Any = "doubling",
+        first: int = 10,
         seed: int = 0,
         size: float | None = None,
     ) -> None:
@@ -68,6 +69,7 @@ class _SklearnClass:
         self.estimator, self.features, self.refit = clone(estimator), features, Refit.parse(refit)
         if self.refit.kind == "gain":
             raise OpoError("refit is a score gain, which only training tells: 'every', 'doubling' or a number of episodes is needed")
+        self.first = whole(first, "first", least=1)
         self.seed = whole(seed, "seed", least=0, most=2**32 - 1)
         for name, value in self.estimator.get_params(deep=True).items():
             if name == "random_state" or name.endswith("__random_state"):
@@ -104,8 +106,10 @@ class SklearnLossClass(_SklearnClass):
         ``features(context)`` of shape (n_states, A, number of features). Default: `pair_features`.
     refit : "every", "doubling", int or Refit
         When to train (see `opo_fast.oracles.scheduled`); each time on all data, so that the cost grows with them.
+    first : int
+        Episodes before the first training: many estimators need a few rows.
     unseen : float
-        Loss in [0, 1] without data.
+        Loss in [0, 1] before the first training.
     seed : int
     size : float, optional
         |F| in the theory's parameters; there is no natural default, so give one with `theory` parameters.
@@ -117,11 +121,12 @@ class SklearnLossClass(_SklearnClass):
         features: Callable[[Any], Any] | None = None,
         *,
         refit: Any = "doubling",
+        first: int = 10,
         unseen: float = 0.0,
         seed: int = 0,
         size: float | None = None,
     ) -> None:
-        super().__init__(estimator, features, refit=refit, seed=seed, size=size)
+        super().__init__(estimator, features, refit=refit, first=first, seed=seed, size=size)
         self.unseen = real(unseen, "unseen", most=1.0)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
@@ -137,7 +142,7 @@ class SklearnDynamicsClass(_SklearnClass):
 
     Parameters
     ----------
-    estimator, features, refit, seed, size
+    estimator, features, refit, first, seed, size
         As in `SklearnLossClass`.
     support : optional
         Allowed transitions (see `Support`); default: all to the next layer. Others have probability exactly 0.
@@ -154,11 +159,12 @@ class SklearnDynamicsClass(_SklearnClass):
         support: Any = None,
         *,
         refit: Any = "doubling",
+        first: int = 10,
         smoothing: float = 1e-3,
         seed: int = 0,
         size: float | None = None,
     ) -> None:
-        super().__init__(estimator, features, refit=refit, seed=seed, size=size)
+        super().__init__(estimator, features, refit=refit, first=first, seed=seed, size=size)
         self.support, self.smoothing = support, real(smoothing, "smoothing", most=1.0)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
@@ -227,6 +233,8 @@ class _SklearnOracle(ParametricOracle):
         self._y.append(prepared[1])
 
     def _solve(self, number: int) -> bool:
+        if self.episodes < self.function_class.first:
+            return False
         # An error of the estimator leaves the oracle as it was.
         self._models.put(number, self._train(*self._data(self.episodes)), 1)
         self._sizes.append(self.episodes)
