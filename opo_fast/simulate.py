@@ -244,9 +244,12 @@ class Simulation:
         self.episode = 0
         self.contexts: list[Any] = []
         self.labels: list[str] = []
-        self.columns: dict[str, Array] = {
-            name: np.full(self.episodes, -1, np.int64) if name in _WHOLE else np.full(self.episodes, np.nan) for name in _COLUMNS
-        }
+        try:
+            self.columns: dict[str, Array] = {
+                name: np.full(self.episodes, -1, np.int64) if name in _WHOLE else np.full(self.episodes, np.nan) for name in _COLUMNS
+            }
+        except (MemoryError, ValueError, OverflowError):
+            raise OpoError(f"episodes is {self.episodes}: the records of so many do not fit into memory") from None
         self._truth = _Truth(cmdp, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []
