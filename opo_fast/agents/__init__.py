@@ -1,9 +1,41 @@
-"""Agents: OPO-CMDP and the systems that the paper compares it with."""
+"""Agents: OPO-CMDP, the systems that the paper compares it with, contextual bandits, and simple baselines."""
 
+from .bandits import FALCON, POCMAB, UCCB, RegCB, SquareCB, inverse_gap_weights
 from .base import BaseAgent
+from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
 from .euc3rl import EUC3RL, euc3rl_parameters
+from .lolipop import LOLIPOP
 from .opo import OPO
+from .oracle_agent import OracleAgent
 from .protocol import Agent
+from .registry import make, names, practical
 from .rmucdd import RMUCDD, minimum_reachability, rmucdd_parameters
+from .shani import TabularOPO
 
-__all__ = ["EUC3RL", "OPO", "RMUCDD", "Agent", "BaseAgent", "euc3rl_parameters", "minimum_reachability", "rmucdd_parameters"]
+__all__ = [
+    "EUC3RL",
+    "FALCON",
+    "LOLIPOP",
+    "OPO",
+    "POCMAB",
+    "RMUCDD",
+    "UCCB",
+    "Agent",
+    "BaseAgent",
+    "BonusFreeOPO",
+    "EpsilonGreedy",
+    "Greedy",
+    "Optimum",
+    "OracleAgent",
+    "RegCB",
+    "SquareCB",
+    "TabularOPO",
+    "Uniform",
+    "euc3rl_parameters",
+    "inverse_gap_weights",
+    "make",
+    "minimum_reachability",
+    "names",
+    "practical",
+    "rmucdd_parameters",
+]

@@ -73,6 +73,11 @@ class LinearLossOracle(ParametricOracle):
         phi = self._features(context).reshape(-1, self.dimension)
         return clipped(phi, self.parameters(fit)).reshape(self.layout.shape)
 
+    def lower_bound(self, context: Any, radius: float) -> Array:
+        """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
+        phi = self._features(context).reshape(-1, self.dimension)
+        return lower_bound(self._factor, self.dimension, phi, radius).reshape(self.layout.shape)
+
     def parameters(self, fit: Hashable) -> Array:
         """theta of a fit, shape (dimension,)."""
         return self._fits[self._known(fit)]
@@ -165,6 +170,12 @@ class DisjointLinearLossOracle(ParametricOracle):
         """Losses of a fit, shape (n_states, A)."""
         return clipped(self.parameters(fit), self._features(context)).reshape(self.layout.shape)
 
+    def lower_bound(self, context: Any, radius: float) -> Array:
+        """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
+        phi = self._features(context)[None]
+        bounds = [lower_bound(self._block(pair), self.dimension, phi, radius)[0] for pair in range(self._n_pairs)]
+        return np.array(bounds).reshape(self.layout.shape)
+
     def parameters(self, fit: Hashable) -> Array:
         """theta of a fit, one row for each pair s * A + a: shape (n_states * A, dimension)."""
         return self._fits.read(self._known(fit))
@@ -244,6 +255,18 @@ def solve_factor(factor: Array, dimension: int) -> Array:
     if not r.any():
         return np.zeros(dimension)
     return np.asarray(scipy.linalg.lstsq(r, z, cond=_RANK)[0])
+
+
+def lower_bound(factor: Array, dimension: int, rows: Array, radius: float) -> Array:
+    """min <row, theta> over |R (theta - best)|^2 <= radius, in [0, 1]; 0 where the data leave the direction open."""
+    square = factor.reshape(dimension + 1, dimension + 1)
+    u, singular, basis = np.linalg.svd(square[:-1, :-1])
+    known = singular > _RANK * max(singular[0], np.finfo(float).tiny)
+    along = rows @ basis.T
+    theta = np.where(known, u.T @ square[:-1, -1], 0.0) / np.where(known, singular, 1.0)
+    width = np.sqrt(radius * np.square(along[:, known] / singular[known]).sum(axis=1))
+    is_open = np.abs(along[:, ~known]).max(axis=1, initial=0.0) > _RANK * np.abs(rows).max(axis=1)
+    return np.where(is_open, 0.0, np.clip(along @ theta - width, 0.0, 1.0))
 
 
 def clipped(rows: Array, theta: Array) -> Array:

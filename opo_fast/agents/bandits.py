@@ -1,0 +1,367 @@
+"""Contextual bandits: H = 1 and one state, where OPO-CMDP and RM-UCDD become known algorithms, and three others of the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OpoError
+from ..layers import Layout, real, uniform_policy, whole
+from ..operations import Backend
+from ..oracles.finite import FiniteDynamicsClass
+from .base import State, check_layout, hashable
+from .chain_agent import MEMORY
+from .opo import OPO
+from .oracle_agent import OracleAgent
+from .rmucdd import RMUCDD
+
+__all__ = ["FALCON", "POCMAB", "RegCB", "SquareCB", "UCCB", "inverse_gap_weights"]
+
+Array = npt.NDArray[Any]
+
+
+def _end_follows(context: Any) -> list[Any]:
+    return []
+
+
+NO_DYNAMICS = FiniteDynamicsClass([_end_follows], names=["the end state follows"])
+"""The dynamics of a bandit."""
+
+
+def check_bandit(layout: Layout) -> None:
+    """Refuse a layout of more than one state."""
+    check_layout(layout)
+    if layout.layer_sizes != (1,):
+        raise OpoError(f"layout is {layout!r}: a bandit's, Layout([1], n_actions), is needed (H = 1 and one state)")
+
+
+class POCMAB(OPO):
+    """OPO-CMDP for bandits: b = min{1, (beta_loss/2) / (1 + sum_{i<k} pi^i(a))}, and no bonus for the known dynamics.
+
+    Parameters
+    ----------
+    layout : Layout
+        ``Layout([1], n_actions)``.
+    loss_class
+        A function class or an oracle.
+    **options
+        As those of `OPO`.
+    """
+
+    name = "PO-CMAB"
+
+    def __init__(self, layout: Layout, loss_class: Any, **options: Any) -> None:
+        check_bandit(layout)
+        super().__init__(layout, loss_class, NO_DYNAMICS, beta_dynamics=0.0, **options)
+
+
+class UCCB(RMUCDD):
+    """Upper counterfactual confidence bounds (Xu and Zeevi): RM-UCDD with H = 1 and p_min = 1.
+
+    After one round per action, in round t at a context, for k = |A|+1..t: a^k = argmin of f^k(a) - beta / n(a), n(a) being
+    one more than the number of earlier a^i = a in this replay; a^t is played.
+
+    beta = sqrt(17 T log(2 |F| T^3 / delta) / |A|) is the paper's value at T for all rounds (the paper lets it grow with the
+    round; from memory). As in RM-UCDD the bonus is at most 1 and f - bonus at least 0, which decides only between actions
+    of which nothing is known yet: the lowest is taken.
+
+    Parameters
+    ----------
+    layout : Layout
+        ``Layout([1], n_actions)``.
+    loss_class
+        A function class or an oracle.
+    episodes : int, optional
+        T; needed unless beta is given.
+    delta : float
+        Failure probability.
+    bonus_scale : float
+        Factor on beta.
+    beta : float, optional
+        Given by hand instead.
+    action_mask, backend, memory
+        See `ChainAgent`.
+    """
+
+    name = "UCCB"
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        *,
+        episodes: int | None = None,
+        delta: float = 0.05,
+        bonus_scale: float = 1.0,
+        beta: float | None = None,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+        memory: int = MEMORY,
+    ) -> None:
+        check_bandit(layout)
+        if beta is None:
+            if episodes is None:
+                raise OpoError("episodes is missing: beta needs it (or give beta)")
+            t = whole(episodes, "episodes", least=1)
+            delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+            log_term = math.log(2 / delta) + _log_size(loss_class) + 3 * math.log(t)
+            beta = real(bonus_scale, "bonus_scale") * math.sqrt(17 * t * log_term / layout.n_actions)
+        self.beta = real(beta, "beta")
+        super().__init__(
+            layout,
+            loss_class,
+            NO_DYNAMICS,
+            p_min=1.0,
+            kappa_loss=2 * self.beta,
+            kappa_dynamics=0.0,
+            action_mask=action_mask,
+            backend=backend,
+            memory=memory,
+        )
+
+
+def inverse_gap_weights(losses: Array, gamma: float, allowed: Array | None = None) -> Array:
+    """Probabilities of actions by inverse gap weighting (Abe and Long; Foster and Rakhlin).
+
+    1 / (K + gamma (loss - least loss)) for all but the best action, K being the number of allowed ones; the best, of
+    equals the first, gets the rest.
+
+    Parameters
+    ----------
+    losses : ndarray, shape (A,)
+    gamma : float
+        At least 0; 0 is uniform.
+    allowed : ndarray of bool, shape (A,), optional
+    """
+    allowed = np.ones(losses.shape, bool) if allowed is None else allowed
+    considered = np.where(allowed, losses, np.inf)
+    best = int(considered.argmin())
+    weights = np.where(allowed, 1.0 / (allowed.sum() + gamma * (losses - losses[best])), 0.0)
+    weights[best] = 0.0
+    weights[best] = 1.0 - weights.sum()
+    return weights
+
+
+class _Bandit(OracleAgent):
+    """A bandit that weights actions by the losses of one fit."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        *,
+        delta: float,
+        action_mask: npt.ArrayLike | None,
+        backend: Backend,
+    ) -> None:
+        check_bandit(layout)
+        self.delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.log_size = _log_size(loss_class)
+        super().__init__(layout, loss_class, NO_DYNAMICS, action_mask=action_mask, backend=backend)
+
+    @property
+    def allowed(self) -> Array | None:
+        return None if self.action_mask is None else self.action_mask[0]
+
+    def _predicted(self, fit: Hashable, context: Any) -> Array:
+        """Losses of all actions, shape (A,)."""
+        losses: Array = np.asarray(self.loss_oracle.losses(fit, context), np.float64)[0]
+        return losses
+
+
+class SquareCB(_Bandit):
+    """Inverse gap weighting on the newest fit (Foster and Rakhlin).
+
+    gamma = sqrt(|A| T / (R + log(2/delta))) with R = 2 log|F|, the regret of online regression over a finite class that
+    the theory needs (constants from memory). The oracle here is least squares on all data instead of an online one; on
+    finite and linear classes it is what one uses in practice.
+
+    Parameters
+    ----------
+    layout : Layout
+        ``Layout([1], n_actions)``.
+    loss_class
+        A function class or an oracle.
+    episodes : int, optional
+        T; needed unless `schedule` is given.
+    delta : float
+        Failure probability.
+    eta_scale : float
+        Factor on gamma: more is greedier.
+    schedule : (float, float), optional
+        gamma_t = scale * t^exponent in round t instead; (10, 0.5) is the default of Vowpal Wabbit.
+    action_mask, backend
+        See `OracleAgent`.
+    """
+
+    name = "SquareCB"
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        *,
+        episodes: int | None = None,
+        delta: float = 0.05,
+        eta_scale: float = 1.0,
+        schedule: tuple[float, float] | None = None,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+    ) -> None:
+        super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
+        if schedule is None:
+            if episodes is None:
+                raise OpoError("episodes is missing: gamma needs it (or give schedule)")
+            t = whole(episodes, "episodes", least=1)
+            schedule = math.sqrt(layout.n_actions * t / (2 * self.log_size + math.log(2 / self.delta))), 0.0
+        self.schedule = real(schedule[0], "schedule[0]") * real(eta_scale, "eta_scale"), real(schedule[1], "schedule[1]")
+
+    @property
+    def gamma(self) -> float:
+        """Of the coming round."""
+        return self.schedule[0] * math.pow(self.episode + 1, self.schedule[1])
+
+    def policy(self, context: Any) -> Array:
+        """The probabilities of the coming round, shape (1, A)."""
+        return inverse_gap_weights(self._predicted(self.fits[0], context), self.gamma, self.allowed)[None]
+
+    def settings(self) -> dict[str, Any]:
+        """See `BaseAgent.settings`."""
+        return {**super().settings(), "schedule": list(self.schedule)}
+
+
+class FALCON(_Bandit):
+    """Inverse gap weighting on a fit that changes only at the ends of epochs (Simchi-Levi and Xu).
+
+    Epoch m ends with round 2^m. In the first all actions are alike; in epoch m the losses are those of the least-squares
+    fit on the n = 2^(m-1) rounds before it, and gamma = (1/30) sqrt(|A| n / log(|F| n / delta)) (constants from memory).
+
+    Parameters
+    ----------
+    layout : Layout
+        ``Layout([1], n_actions)``.
+    loss_class
+        A function class or an oracle.
+    delta : float
+        Failure probability.
+    eta_scale : float
+        Factor on gamma; the theory's 1/30 is cautious.
+    action_mask, backend
+        See `OracleAgent`.
+    """
+
+    name = "FALCON"
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        *,
+        delta: float = 0.05,
+        eta_scale: float = 1.0,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+    ) -> None:
+        super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
+        self.eta_scale = real(eta_scale, "eta_scale")
+        self.epoch_fit: Hashable = self.fits[0]
+
+    @property
+    def gamma(self) -> float:
+        """Of the coming round's epoch."""
+        if self.episode < 2:
+            return 0.0
+        n = 1 << (self.episode.bit_length() - 1)
+        log_term = self.log_size + math.log(n / self.delta)
+        return self.eta_scale / 30 * math.sqrt(self.layout.n_actions * n / log_term)
+
+    def observe(self, trajectory: Any) -> None:
+        """Add one round; the fit is taken where an epoch ends."""
+        super().observe(trajectory)
+        if self.episode >= 2 and self.episode & (self.episode - 1) == 0:
+            self.epoch_fit = self.fits[0]
+
+    def policy(self, context: Any) -> Array:
+        """The probabilities of the coming round, shape (1, A)."""
+        return inverse_gap_weights(self._predicted(self.epoch_fit, context), self.gamma, self.allowed)[None]
+
+    def settings(self) -> dict[str, Any]:
+        """See `BaseAgent.settings`."""
+        return {**super().settings(), "eta_scale": self.eta_scale, "delta": self.delta}
+
+    def _state(self) -> State:
+        return {**super()._state(), "epoch fit": self.epoch_fit}
+
+    def _restore(self, state: State) -> None:
+        super()._restore(state)
+        self.epoch_fit = hashable(state["epoch fit"])
+
+
+class RegCB(_Bandit):
+    """Optimism over all functions that the data do not exclude (Foster, Agarwal, Dudik, Luo and Schapire), one bound per action.
+
+    Plays the action of least min{f(a): f in F, excess squared error of f <= radius}. radius = log(|F|/delta)/2: for losses
+    in [0, 1] it keeps the truth at all rounds with probability 1 - delta, since exp(2 sum (2 g e - g^2)) is a
+    supermartingale, g being the error of f and e the noise, of variance proxy 1/4 (our derivation; the paper's constants
+    are larger).
+
+    Parameters
+    ----------
+    layout : Layout
+        ``Layout([1], n_actions)``.
+    loss_class
+        A class or an oracle with ``lower_bound(context, radius)``: finite and linear ones have it.
+    delta : float
+        Failure probability.
+    bonus_scale : float
+        Factor on the radius.
+    action_mask, backend
+        See `OracleAgent`.
+    """
+
+    name = "RegCB"
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        *,
+        delta: float = 0.05,
+        bonus_scale: float = 1.0,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+    ) -> None:
+        super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
+        if not hasattr(self.loss_oracle, "lower_bound"):
+            raise OpoError(f"loss_class is a {type(loss_class).__name__}: an oracle with lower_bound(context, radius) is needed")
+        self.radius = real(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
+
+    def lower_bound(self, context: Any) -> Array:
+        """The least loss of each action over what is left of the class, shape (A,)."""
+        bounds: Array = np.asarray(self.loss_oracle.lower_bound(context, self.radius), np.float64)[0]
+        return bounds
+
+    def value(self, context: Any) -> float:
+        """The least of the lower bounds."""
+        bounds = self.lower_bound(context)
+        return float((bounds if self.allowed is None else bounds[self.allowed]).min())
+
+    def policy(self, context: Any) -> Array:
+        """The action of least lower bound, of equals the first; shape (1, A)."""
+        bounds = self.lower_bound(context)
+        best = (bounds if self.allowed is None else np.where(self.allowed, bounds, np.inf)).argmin()
+        policy: Array = uniform_policy(self.layout, self.action_mask) * 0.0
+        policy[0, best] = 1.0
+        return policy
+
+    def settings(self) -> dict[str, Any]:
+        """See `BaseAgent.settings`."""
+        return {**super().settings(), "radius": self.radius}
+
+
+def _log_size(loss_class: Any) -> float:
+    return math.log(real(getattr(loss_class, "size", 1.0), "loss_class.size", least=1.0))

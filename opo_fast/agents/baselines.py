@@ -1,0 +1,138 @@
+"""Simple baselines: what a learner has to beat, and the optimum that none can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cmdp import context_key
+from ..errors import OpoError
+from ..layers import Layout, real, uniform_policy
+from ..operations import Backend, check_backend, solve
+from ..store import LRU
+from .base import BaseAgent
+from .opo import OPO
+from .oracle_agent import PLANS, OracleAgent
+
+__all__ = ["BonusFreeOPO", "EpsilonGreedy", "Greedy", "Optimum", "Uniform"]
+
+Array = npt.NDArray[Any]
+
+
+class Uniform(BaseAgent):
+    """Plays all allowed actions alike, and learns nothing."""
+
+    name = "uniform"
+
+    def policy(self, context: Any) -> Array:
+        """The uniform policy."""
+        return uniform_policy(self.layout, self.action_mask)
+
+
+class Greedy(OracleAgent):
+    """Plays the optimum of the newest fits, as if they were the truth: no exploration.
+
+    Parameters
+    ----------
+    layout, loss_class, dynamics_class, action_mask, backend
+        See `OracleAgent`.
+    """
+
+    name = "greedy"
+
+    def policy(self, context: Any) -> Array:
+        """The optimum of the newest fits at `context`."""
+        return self.plan(context).policy.copy()
+
+    def value(self, context: Any) -> float:
+        """V(s_1) of the newest fits' optimum."""
+        return float(self.plan(context).v[0])
+
+
+class EpsilonGreedy(Greedy):
+    """Greedy, but in each step an action at random with probability epsilon_t = min{1, scale t^(-1/3)} in episode t.
+
+    The exponent is that of explore-then-commit with rate T^(2/3).
+
+    Parameters
+    ----------
+    layout, loss_class, dynamics_class, action_mask, backend
+        See `OracleAgent`.
+    scale : float
+        At least 0.
+    epsilon : float, optional
+        A constant probability in [0, 1] instead; its regret is linear.
+    """
+
+    name = "epsilon-greedy"
+
+    def __init__(
+        self,
+        layout: Layout,
+        loss_class: Any,
+        dynamics_class: Any,
+        *,
+        scale: float = 1.0,
+        epsilon: float | None = None,
+        action_mask: npt.ArrayLike | None = None,
+        backend: Backend = "numba",
+    ) -> None:
+        self.scale = real(scale, "scale")
+        self.constant = None if epsilon is None else real(epsilon, "epsilon", most=1.0)
+        super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
+
+    @property
+    def epsilon(self) -> float:
+        """Probability to play at random in each step of the coming episode."""
+        return min(1.0, self.scale * (self.episode + 1) ** (-1 / 3)) if self.constant is None else self.constant
+
+    def policy(self, context: Any) -> Array:
+        """The mixture of the greedy and the uniform policy."""
+        epsilon = self.epsilon
+        return (1 - epsilon) * self.plan(context).policy + epsilon * uniform_policy(self.layout, self.action_mask)
+
+    def settings(self) -> dict[str, Any]:
+        """See `BaseAgent.settings`."""
+        return {**super().settings(), "scale": self.scale, "epsilon": self.constant}
+
+
+class BonusFreeOPO(OPO):
+    """OPO-CMDP without its bonus: the policy step of the paper, and no optimism. Parameters as those of `OPO`."""
+
+    name = "OPO without bonus"
+
+    def __init__(self, layout: Layout, loss_class: Any, dynamics_class: Any, **options: Any) -> None:
+        super().__init__(layout, loss_class, dynamics_class, beta_loss=0.0, beta_dynamics=0.0, **options)
+
+
+class Optimum(BaseAgent):
+    """Knows the true models and plays their optimum: regret 0, for checks and scales.
+
+    Parameters
+    ----------
+    cmdp : ContextualMDP
+        Its models are looked at; nothing else here does that.
+    backend : {"numba", "numpy"}
+    """
+
+    name = "optimum"
+
+    def __init__(self, cmdp: Any, *, action_mask: npt.ArrayLike | None = None, backend: Backend = "numba") -> None:
+        if not (hasattr(cmdp, "mdp") and hasattr(cmdp, "layout")):
+            raise OpoError(f"cmdp is a {type(cmdp).__name__} without mdp and layout: a ContextualMDP is needed")
+        check_backend(backend)
+        super().__init__(cmdp.layout, action_mask)
+        self.cmdp, self.backend = cmdp, backend
+        self._plans: LRU[Array] = LRU(PLANS)
+
+    def policy(self, context: Any) -> Array:
+        """The optimal policy of the true model."""
+        key = context_key(context)
+        found = self._plans.get(key)
+        if found is None:
+            found = solve(self.cmdp.mdp(context), backend=self.backend).policy
+            self.planning_calls += 1
+            self._plans.put(key, found, found.nbytes)
+        return np.array(found)

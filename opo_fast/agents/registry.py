@@ -1,0 +1,175 @@
+"""Agents by name, for the command line, studies and comparisons."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import OpoError
+from ..theory import PRACTICAL
+from .bandits import FALCON, POCMAB, UCCB, RegCB, SquareCB
+from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
+from .euc3rl import EUC3RL
+from .lolipop import LOLIPOP
+from .opo import OPO
+from .rmucdd import RMUCDD, minimum_reachability
+from .shani import TabularOPO
+
+__all__ = ["AgentInfo", "info", "make", "names", "practical"]
+
+DRAWN = 32
+"""Contexts of an endless environment that are looked at for its minimum reachability."""
+
+
+@dataclass(frozen=True)
+class AgentInfo:
+    """What a list of agents says of one.
+
+    Attributes
+    ----------
+    name, summary : str
+    factory : type
+    takes : tuple of str
+        Which of layout, loss_class, dynamics_class, cmdp the constructor begins with.
+    practical : dict
+        Keyword arguments of the practical setting: factors on the theory's values with which it learns.
+    bandit : bool
+        Whether it is for H = 1 and one state alone.
+    """
+
+    name: str
+    summary: str
+    factory: Callable[..., Any]
+    takes: tuple[str, ...]
+    practical: dict[str, Any] = field(default_factory=dict)
+    bandit: bool = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What `make` takes beside the name, the environment and what it fills in itself."""
+        parameters = inspect.signature(self.factory).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            parameters = inspect.signature(OPO).parameters.values()
+        return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+
+
+_MODEL = ("layout", "loss_class", "dynamics_class")
+_LOSS = ("layout", "loss_class")
+_OPO = {"bonus_scale": PRACTICAL.bonus_scale, "eta_scale": PRACTICAL.eta_scale}
+_COUNTS = {"bonus_scale": 0.01, "eta_scale": 20.0}
+
+_ENTRIES = [
+    AgentInfo("opo", "OPO-CMDP, the paper's algorithm", OPO, _MODEL, _OPO),
+    AgentInfo("e-uc3rl", "Eluder-based counterfactual optimism, greedy planning", EUC3RL, _MODEL, {"bonus_scale": 1e-3}),
+    AgentInfo("rm-ucdd", "counted actions under minimum reachability, greedy planning", RMUCDD, _MODEL, {"bonus_scale": 1e-3}),
+    AgentInfo("lolipop", "layerwise policy cover, inverse gap weighting", LOLIPOP, _MODEL, {"eta_scale": 1e3, "trust_scale": 1e3}),
+    AgentInfo(
+        "tabular-opo",
+        "optimistic policy optimization with counts, one table per context",
+        TabularOPO,
+        ("layout",),
+        {"bonus_scale": 0.01, "eta_scale": 20.0},
+    ),
+    AgentInfo("uniform", "all actions alike", Uniform, ("layout",)),
+    AgentInfo("greedy", "the optimum of the fitted model", Greedy, _MODEL),
+    AgentInfo("epsilon-greedy", "greedy with a share of random actions that falls as t^(-1/3)", EpsilonGreedy, _MODEL, {"scale": 0.1}),
+    AgentInfo("opo-no-bonus", "OPO-CMDP without its bonus", BonusFreeOPO, _MODEL, {"eta_scale": PRACTICAL.eta_scale}),
+    AgentInfo("optimum", "knows the true model", Optimum, ("cmdp",)),
+    AgentInfo("po-cmab", "OPO-CMDP for bandits", POCMAB, _LOSS, _OPO, bandit=True),
+    AgentInfo("uccb", "upper counterfactual confidence bounds", UCCB, _LOSS, {"bonus_scale": 1e-3}, bandit=True),
+    AgentInfo("squarecb", "inverse gap weighting on the newest fit", SquareCB, _LOSS, {"eta_scale": 10.0}, bandit=True),
+    AgentInfo("falcon", "inverse gap weighting in epochs that double", FALCON, _LOSS, {"eta_scale": 300.0}, bandit=True),
+    AgentInfo("regcb", "optimism over all functions that fit the data", RegCB, _LOSS, {"bonus_scale": 1.0}, bandit=True),
+]
+_BY_NAME = {entry.name: entry for entry in _ENTRIES}
+_FILLED = ("episodes", "seed", "action_mask")
+
+
+def names(layout: Any = None) -> list[str]:
+    """Names of all agents; with a layout, of those that fit it."""
+    bandit = layout is None or layout.layer_sizes == (1,)
+    return [entry.name for entry in _ENTRIES if bandit or not entry.bandit]
+
+
+def info(name: str) -> AgentInfo:
+    """What is known of an agent."""
+    if name not in _BY_NAME:
+        close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise OpoError(f"agent is {name!r}{hint}: one of {', '.join(_BY_NAME)} is needed")
+    return _BY_NAME[name]
+
+
+def practical(name: str) -> dict[str, Any]:
+    """The practical setting of an agent: what `make` uses where nothing else is given."""
+    return dict(info(name).practical)
+
+
+def make(
+    name: str,
+    env: Any,
+    *,
+    episodes: int,
+    bonus_scale: float | None = None,
+    eta_scale: float | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Any:
+    """An agent for an environment, in the practical setting where nothing else is given.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    env : Environment
+        Anything with layout, loss_class, dynamics_class and action_mask; what an agent does not need may be missing.
+    episodes : int
+        T.
+    bonus_scale, eta_scale : float, optional
+        Factors on the theory's values, 1 being the theory; agents without a bonus or a rate have no use for them.
+        Default: the agent's practical setting.
+    seed : int
+        Of agents that draw (LOLIPOP).
+    **options
+        Other arguments of the agent's class.
+
+    Raises
+    ------
+    OpoError
+        An unknown agent or option, or an environment that the agent does not fit.
+    """
+    entry = info(name)
+    allowed = entry.options
+    unknown = [key for key in options if key not in allowed or key in _FILLED]
+    if unknown:
+        known = ", ".join(key for key in allowed if key not in _FILLED)
+        raise OpoError(f"{unknown[0]} is no option of agent {name!r}: one of {known or 'none'} is needed")
+    given = {"episodes": episodes, "seed": seed, "action_mask": getattr(env, "action_mask", None)}
+    given.update(entry.practical)
+    given.update({key: value for key, value in (("bonus_scale", bonus_scale), ("eta_scale", eta_scale)) if value is not None})
+    if entry.factory is BonusFreeOPO:
+        given.pop("bonus_scale", None)
+    if entry.factory is RMUCDD and "p_min" not in options:
+        given["p_min"] = minimum_reachability(env, _contexts(env))
+    arguments = {**{key: value for key, value in given.items() if key in allowed}, **options}
+    first = []
+    for key in entry.takes:
+        if key != "cmdp" and not hasattr(env, key):
+            raise OpoError(f"env is a {type(env).__name__} without {key}: agent {name!r} needs it")
+        first.append(env if key == "cmdp" else getattr(env, key))
+    return entry.factory(*first, **arguments)
+
+
+def _contexts(env: Any) -> Any:
+    """All contexts of an environment, or some that are drawn where they are endless."""
+    if hasattr(env, "mdps"):
+        return range(len(env.mdps))
+    if getattr(env, "contexts", None) is not None:
+        return env.contexts
+    rng = np.random.default_rng(0)
+    return [env.sample_context(rng) for _ in range(DRAWN)]

@@ -1,0 +1,182 @@
+"""Optimistic policy optimization with counts (Shani, Efroni, Rosenberg and Mannor, ICML 2020): OPO-CMDP's tabular ancestor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cmdp import Trajectory, context_key
+from ..errors import OpoError
+from ..kernels.counts import tabular_step
+from ..layers import Layout, real, uniform_policy, whole
+from ..oracles.versions import from_json, to_json
+from .base import BaseAgent, State
+
+__all__ = ["TabularOPO"]
+
+Array = npt.NDArray[Any]
+LARGEST = 1 << 28
+"""Largest number of transitions that one context's table may have."""
+
+
+class _Table:
+    """What is known of one context: counts, mean losses, frequencies of next states, and the policy."""
+
+    def __init__(self, agent: TabularOPO) -> None:
+        n_rows = agent.start.size
+        self.n, self.loss_sum = np.zeros(n_rows), np.zeros(n_rows)
+        self.seen, self.frequencies = np.zeros(agent.size), np.zeros(agent.size)
+        self.sum_q = np.zeros(n_rows)
+        self.policy = agent.start.copy()
+        self.v = 0.0
+        self.saturation = 1.0
+
+
+class TabularOPO(BaseAgent):
+    """Optimistic policy optimization in the stochastic setting, with tables of counts in the place of oracles.
+
+    After each episode of a context, with the statistics of the episodes before it:
+
+        Q_h = max{0, mean loss - b + sum_{s'} frequency(s') V_{h+1}(s')},  V_h = <pi, Q_h>,  pi <- pi exp(-eta Q), normalised
+
+    with eta = sqrt(2 log|A| / (H^2 K)) and b = b_loss + b_dynamics,
+
+        b_loss = sqrt(2 log(2 |S||A| K H / delta') / max(n, 1)),  delta' = delta / 3
+        b_dynamics = H sqrt(4 |S_{h+1}| log(3 |S||A| K H / delta') / max(n, 1)).
+
+    The loop, the clip at 0 and the step size are those of the paper. The constants of b are from memory of it; that they
+    are valid follows from the inequalities of Hoeffding and Weissman. In layered models the next state is one of
+    |S_{h+1}|, and after the last layer it is known, so that there b_dynamics is 0 (our reading).
+
+    Parameters
+    ----------
+    layout : Layout
+    episodes : int
+        K: episodes of the whole run.
+    delta : float
+        Failure probability, for each context.
+    bonus_scale, eta_scale : float
+        Factors on b and eta.
+    per_context : bool
+        True: one table for each context, for finitely many contexts; nothing learned at one helps at another.
+        False: one table for all, as if there were no contexts.
+    action_mask : array_like of bool (n_states, A), optional
+    """
+
+    name = "tabular OPO"
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        episodes: int,
+        delta: float = 0.05,
+        bonus_scale: float = 1.0,
+        eta_scale: float = 1.0,
+        per_context: bool = True,
+        action_mask: npt.ArrayLike | None = None,
+    ) -> None:
+        super().__init__(layout, action_mask)
+        k, h = whole(episodes, "episodes", least=1), layout.horizon
+        delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.bonus_scale, self.per_context = real(bonus_scale, "bonus_scale"), bool(per_context)
+        self.eta = real(eta_scale, "eta_scale") * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * k))
+        allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
+        counts = allowed.sum(axis=1)
+        self.allowed, self.start = allowed, np.repeat(1.0 / counts, counts)
+        self.rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        layer_rows = np.diff(self.rows[layout.offsets])
+        following = np.array([*layout.layer_sizes[1:], 0])
+        self.block = np.concatenate([[0], np.cumsum(layer_rows * following)[:-1]]).astype(np.int64)
+        self.size = int((layer_rows * following).sum())
+        if self.size > LARGEST:
+            raise OpoError(f"layout has {self.size} transitions: counts are kept for at most {LARGEST}")
+        pairs = layout.n_states * layout.n_actions
+        loss_term = math.sqrt(2 * math.log(2 * pairs * k * h * 3 / delta))
+        dynamics_term = h * np.sqrt(4 * following * math.log(3 * pairs * k * h * 3 / delta))
+        self.unit_bonus = self.bonus_scale * np.repeat(loss_term + dynamics_term, layer_rows)
+        self.to_go = np.repeat(np.arange(h, 0, -1.0), layer_rows)
+        self.tables: dict[Hashable, _Table] = {}
+        self.contexts: list[Any] = []
+
+    def policy(self, context: Any) -> Array:
+        """The policy of this context's table; uniform before its first episode."""
+        table = self.tables.get(self._key(context))
+        if table is None:
+            return uniform_policy(self.layout, self.action_mask)
+        full = np.zeros(self.layout.shape)
+        full[self.allowed] = table.policy
+        return full
+
+    def _key(self, context: Any) -> Hashable:
+        return context_key(context) if self.per_context else None
+
+    def _learn(self, trajectory: Trajectory) -> None:
+        key = self._key(trajectory.context)
+        if key not in self.tables:
+            self.tables[key] = _Table(self)
+            self.contexts.append(trajectory.context if self.per_context else None)
+        table = self.tables[key]
+        self._improve(table)
+        self._count(table, trajectory)
+
+    def _improve(self, table: _Table) -> None:
+        """One evaluation and one policy step, with the bonus inside the losses."""
+        n = np.maximum(table.n, 1.0)
+        b, v = self.unit_bonus / np.sqrt(n), np.empty(self.layout.n_states)
+        losses = table.loss_sum / n - b
+        tabular_step(self.block, self.layout.offsets, self.rows, table.frequencies, losses, table.policy, table.sum_q, v, self.eta)
+        table.v, table.saturation = float(v[0]), float(np.mean(b >= self.to_go))
+        self.planning_calls += 1
+
+    def _count(self, table: _Table, trajectory: Trajectory) -> None:
+        layout, offsets = self.layout, self.layout.offsets
+        for h, (s, a) in enumerate(zip(trajectory.states[:-1].tolist(), trajectory.actions.tolist(), strict=True)):
+            row = int(self.rows[s]) + int(self.allowed[s, :a].sum())
+            table.n[row] += 1.0
+            table.loss_sum[row] += trajectory.losses[h]
+            if h < layout.horizon - 1:
+                n_next, first = layout.layer_sizes[h + 1], int(self.rows[offsets[h]])
+                start = int(self.block[h]) + (row - first) * n_next
+                where = slice(start, start + n_next)
+                table.seen[where][trajectory.states[h + 1] - offsets[h + 1]] += 1.0
+                table.frequencies[where] = table.seen[where] / table.n[row]
+
+    def saturation(self, context: Any) -> float:
+        """Share of the pairs whose bonus is at least what can still be lost; 1 for a context that was never seen."""
+        table = self.tables.get(self._key(context))
+        return 1.0 if table is None else table.saturation
+
+    def value(self, context: Any) -> float:
+        """The optimistic estimate of V(s_1) of the policy before the last step at `context`; 0 before any."""
+        table = self.tables.get(self._key(context))
+        return 0.0 if table is None else table.v
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    _COLUMNS = ("n", "loss_sum", "seen", "frequencies", "sum_q", "policy")
+
+    def settings(self) -> dict[str, Any]:
+        """See `BaseAgent.settings`."""
+        return {**super().settings(), "eta": self.eta, "unit_bonus": float(self.unit_bonus.sum()), "per_context": self.per_context}
+
+    def _state(self) -> State:
+        tables = list(self.tables.values())
+        stacks = {name: np.array([getattr(table, name) for table in tables]) for name in self._COLUMNS}
+        values = np.array([(table.v, table.saturation) for table in tables])
+        return {"contexts": [to_json(context) for context in self.contexts], "values": values, **stacks}
+
+    def _restore(self, state: State) -> None:
+        contexts, tables = [from_json(context) for context in state["contexts"]], []
+        for i in range(len(contexts)):
+            table = _Table(self)
+            for name in self._COLUMNS:
+                setattr(table, name, np.array(state[name][i], np.float64))
+            table.v, table.saturation = (float(x) for x in state["values"][i])
+            tables.append(table)
+        self.contexts = contexts
+        self.tables = {self._key(context): table for context, table in zip(contexts, tables, strict=True)}
