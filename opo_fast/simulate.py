@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .cmdp import ContextualMDP, check_trajectory, context_key
+from .cmdp import ContextualMDP, Trajectory, check_trajectory, context_key
 from .errors import OpoError
 from .layers import LayeredMDP, real, whole
 from .operations import Backend, check_backend, check_policy, evaluate, play, solve
@@ -26,7 +26,10 @@ __all__ = ["ContextSummary", "Simulation", "SimulationResult", "simulate"]
 
 Array = npt.NDArray[Any]
 
-_COLUMNS = ("value", "optimal_value", "uniform_value", "observed_loss", "saturation", "context_index", "loss_fit", "dynamics_fit")
+_ERRORS = ("held_out_squared_error", "held_out_log_loss", "true_squared_error", "true_log_loss")
+_COLUMNS = (
+    "value", "optimal_value", "uniform_value", "observed_loss", "saturation", *_ERRORS, "context_index", "loss_fit", "dynamics_fit"
+)  # fmt: skip
 _WHOLE = ("context_index", "loss_fit", "dynamics_fit")
 _FORMAT = "opo_fast.SimulationResult"
 
@@ -60,6 +63,12 @@ class SimulationResult:
         Sum of the observed losses.
     saturation : ndarray, shape (T,)
         Share of the bonuses at their cap behind the episode's policy; NaN for agents without bonuses.
+    held_out_squared_error, held_out_log_loss : ndarray, shape (T,)
+        Sum over the episode's steps of (f(s_h, a_h) - l_h)^2 and of -log P(s_{h+1} | s_h, a_h) under the fits from before
+        the episode, which have not seen it; NaN for agents without oracles, infinite where a fit excludes what happened.
+    true_squared_error, true_log_loss : ndarray, shape (T,)
+        The same under the true model. The excess over these tends to 0 for a class that holds the truth, and does not
+        for one that does not.
     context_index : ndarray of int64, shape (T,)
         Number of the episode's context in order of first appearance; `contexts` lists them.
     loss_fit, dynamics_fit : ndarray of int64, shape (T,)
@@ -80,6 +89,10 @@ class SimulationResult:
     uniform_value: Array
     observed_loss: Array
     saturation: Array
+    held_out_squared_error: Array
+    held_out_log_loss: Array
+    true_squared_error: Array
+    true_log_loss: Array
     context_index: Array
     loss_fit: Array
     dynamics_fit: Array
@@ -291,11 +304,20 @@ class Simulation:
         columns["observed_loss"][t] = trajectory.losses.sum()
         columns["saturation"][t] = saturation
         columns["context_index"][t] = number
+        if hasattr(self.agent, "held_out"):
+            self._record_errors(t, mdp, trajectory)
         fits = getattr(self.agent, "fits", (-1, -1))
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
         self.episode += 1
         self.seconds += time.perf_counter() - began
+
+    def _record_errors(self, t: int, mdp: LayeredMDP, trajectory: Trajectory) -> None:
+        """Errors along a trajectory of the fits before it, and of the truth."""
+        means, along = mdp.losses[trajectory.states[:-1], trajectory.actions], mdp.transitions.along(trajectory.states, trajectory.actions)
+        truth = float(np.square(means - trajectory.losses).sum()), float(-np.log(along).sum())
+        for name, error in zip(_ERRORS, (*self.agent.held_out, *truth), strict=True):
+            self.columns[name][t] = error
 
     def _number(self, context: Any) -> int:
         """The number of a context in order of first appearance."""
