@@ -6,6 +6,7 @@ from .families import cliff_walking, family, frozen_lake, taxi
 from .gathering import gathering_table, resource_gathering
 from .generators import combination_lock, random_finite, random_linear, random_softmax
 from .icu_sepsis import icu_sepsis, load_icu_data
+from .icu_variants import icu_formulary, icu_reduced, icu_table, icu_wards
 from .prism import from_prism
 from .registry import EnvironmentInfo, about, describe, info, make, names
 from .rewards import RescaledRewards, RewardMap, rewards_to_losses
@@ -32,7 +33,11 @@ __all__ = [
     "from_quantecon",
     "frozen_lake",
     "gathering_table",
+    "icu_formulary",
+    "icu_reduced",
     "icu_sepsis",
+    "icu_table",
+    "icu_wards",
     "info",
     "load_icu_data",
     "make",

@@ -45,7 +45,7 @@ class IcuData:
     admissible : ndarray of bool, shape (716, 25)
     start : ndarray, shape (716,)
     expert : ndarray, shape (716, 25)
-        The clinicians' policy; its rows of the states 713 to 715 are zero.
+        The clinicians' policy, which also gives doses that are not admissible; its rows of the states 713 to 715 are zero.
     sofa : ndarray, shape (716,)
         Mean SOFA score of a state, a measure of severity; 0 for the states 713 to 715.
     """
@@ -150,16 +150,16 @@ def icu_sepsis(
         raise OpoError(f"loss is {loss!r}: 'survival', 'return' or 'death' is needed")
     data = load_icu_data()
     if loss == "survival":
-        data = _absorbing(data)
-    starts, labels, weights = _severity_groups(data, severity)
+        data = absorbing(data)
+    starts, labels, weights = severity_groups(data, severity)
     mask = np.concatenate([np.arange(25)[None] == 0] + [data.admissible] * horizon)
     layout = Layout([1] + [716] * horizon, 25)
 
     rng = np.random.default_rng(seed)
-    kept = [data.admissible] + [_drop(data.admissible, sigma, rng) for sigma in sigmas]
-    named = [("no dose matters", _average(data, data.admissible, data.admissible))]
+    kept = [data.admissible] + [remaining_doses(data.admissible, sigma, rng) for sigma in sigmas]
+    named = [("no dose matters", average_rows(data, data.admissible, data.admissible))]
     named += [
-        (f"doses missing, sigma {sigma:g} ({i + 1})", _average(data, keep, data.admissible & ~keep))
+        (f"doses missing, sigma {sigma:g} ({i + 1})", average_rows(data, keep, data.admissible & ~keep))
         for i, (sigma, keep) in enumerate(zip(sigmas, kept[1:], strict=True))
     ]
     named.insert(1, ("doses mixed up", _shuffle(data, rng)))
@@ -187,7 +187,7 @@ def icu_sepsis(
     )
 
 
-def _absorbing(data: IcuData) -> IcuData:
+def absorbing(data: IcuData) -> IcuData:
     """The tables with death and survival as absorbing states (in the package both lead to state 715)."""
     target = np.arange(716 * 25) // 25
     last = (target == DEATH) | (target == SURVIVAL)
@@ -196,7 +196,7 @@ def _absorbing(data: IcuData) -> IcuData:
     return replace(data, P=P)
 
 
-def _severity_groups(data: IcuData, severity: Sequence[float]) -> tuple[list[Array], list[str], Array]:
+def severity_groups(data: IcuData, severity: Sequence[float]) -> tuple[list[Array], list[str], Array]:
     """Start distributions, labels and probabilities of the severity groups."""
     edges = [real(edge, f"severity[{i}]") for i, edge in enumerate(severity)]
     if any(b <= a for a, b in itertools.pairwise(edges)):
@@ -214,7 +214,7 @@ def _severity_groups(data: IcuData, severity: Sequence[float]) -> tuple[list[Arr
     return starts, labels, weights / weights.sum()
 
 
-def _drop(admissible: Array, sigma: float, rng: np.random.Generator) -> Array:
+def remaining_doses(admissible: Array, sigma: float, rng: np.random.Generator) -> Array:
     """The doses that remain where each is missing with probability sigma; at least one per condition."""
     sigma = real(sigma, "sigma", most=1.0)
     keep = admissible & (rng.random(admissible.shape) >= sigma)
@@ -230,7 +230,7 @@ def _admissible_rows(data: IcuData) -> Any:
     return sp.csr_array(sp.diags_array(data.admissible.ravel().astype(float)) @ data.P)
 
 
-def _average(data: IcuData, keep: Array, averaged: Array) -> Any:
+def average_rows(data: IcuData, keep: Array, averaged: Array) -> Any:
     """P where the `averaged` pairs act like the mean of the kept pairs of their state; only admissible rows are filled."""
     own = sp.diags_array((data.admissible & ~averaged).ravel().astype(float))
     state, action = np.nonzero(averaged)

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..operations import evaluate, solve
-from . import families, gathering, generators
+from . import families, gathering, generators, icu_variants
 from .environment import Environment
 from .icu_sepsis import icu_sepsis
 
@@ -59,6 +59,33 @@ _ENTRIES = [
         "PyPI icu-sepsis 2.0.1",
         "icu",
         icu_sepsis,
+    ),
+    EnvironmentInfo(
+        "icu-wards",
+        "sepsis treatment where doses that clinicians never gave may be fatal",
+        "10 steps, 716 states, 25 actions",
+        "3: how strict the ward is",
+        "PyPI icu-sepsis 2.0.1",
+        "icu",
+        icu_variants.icu_wards,
+    ),
+    EnvironmentInfo(
+        "icu-formulary",
+        "sepsis treatment where some doses are not stocked",
+        "10 steps, 716 states, 25 actions",
+        "4: the ward's formulary",
+        "PyPI icu-sepsis 2.0.1",
+        "icu",
+        icu_variants.icu_formulary,
+    ),
+    EnvironmentInfo(
+        "icu-reduced",
+        "sepsis treatment with conditions aggregated by severity: small and dense",
+        "10 steps, 33 states, 25 actions",
+        "4: severity group of the admission",
+        "PyPI icu-sepsis 2.0.1",
+        "icu",
+        icu_variants.icu_reduced,
     ),
     EnvironmentInfo(
         "combination-lock",
