@@ -17,12 +17,25 @@ Array = npt.NDArray[Any]
 
 @runtime_checkable
 class LossOracle(Protocol):
-    """A least-squares oracle (paper, section 2.3).
+    """A least-squares oracle (paper, section 2.3): any object with these three methods is one.
 
-    It may also have ``check(trajectory)``, which raises what `observe` would raise and changes nothing; agents call it
-    first, so that a bad trajectory is never half-added. To be saved with its agent it has ``state()``, a dict of arrays
-    and of values that JSON can hold, and ``restore(state)``; its fits are then also values that JSON can hold (whole
-    numbers, strings, tuples of them), and stay valid after restoring.
+    `opo_fast.oracles.check_oracle` checks an oracle of one's own. It may also have
+
+    ``check(trajectory)``
+        Raises what `observe` would raise and changes nothing; agents call it first, so that a bad trajectory is never
+        half-added. Agents hand on only trajectories that are valid for their layout and mask.
+    ``observe_many(trajectories)``
+        Adds a log, all of it or none.
+    ``error(fit, trajectory)``
+        Sum of the squared errors (of -log P, for dynamics) of a fit along a trajectory. Without it agents compute the
+        held-out error from the whole function.
+    ``gain(fit)``
+        By how much a fit on all data would lower the sum of errors on them, compared with `fit`; the refit schedule
+        ("gain", threshold) needs it.
+    ``state()`` and ``restore(state)``
+        A dict of arrays and of values that JSON can hold, and its inverse in a fresh oracle, which then goes on with the
+        same bits. Fits are then also values that JSON can hold (whole numbers, strings, tuples of them), and stay valid.
+        Without them its agent cannot be saved, and a log that fails in the middle may be half-added.
     """
 
     def observe(self, trajectory: Trajectory) -> None:

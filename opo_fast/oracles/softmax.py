@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.optimize
 
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
@@ -122,8 +121,10 @@ class _Likelihood:
         if size <= fine:
             return w
         if size > coarse:
+            from scipy.optimize import minimize
+
             # The value cannot tell w from the optimum once the gradient is small: the rest is Newton on the gradient.
-            w = scipy.optimize.minimize(
+            w = minimize(
                 self.value, w, jac=self.gradient, hess=self.hessian, method="trust-exact", options={"gtol": coarse, "maxiter": 500}
             ).x
         gradient = self.gradient(w)
