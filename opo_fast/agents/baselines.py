@@ -99,7 +99,15 @@ class EpsilonGreedy(Greedy):
 
 
 class BonusFreeOPO(OPO):
-    """OPO-CMDP without its bonus: the policy step of the paper, and no optimism. Parameters as those of `OPO`."""
+    """OPO-CMDP without its bonus: the policy step of the paper, and no optimism.
+
+    Parameters
+    ----------
+    layout, loss_class, dynamics_class
+        As those of `OPO`.
+    **options
+        Those of `OPO`, without the betas.
+    """
 
     name = "OPO without bonus"
 

@@ -17,7 +17,7 @@ from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
 from .euc3rl import EUC3RL
 from .lolipop import LOLIPOP
 from .opo import OPO
-from .rmucdd import RMUCDD, minimum_reachability
+from .rmucdd import RMUCDD, listed_contexts, minimum_reachability
 from .shani import TabularOPO
 
 __all__ = ["AgentInfo", "info", "make", "names", "practical"]
@@ -167,9 +167,8 @@ def make(
 
 def _contexts(env: Any) -> Any:
     """All contexts of an environment, or some that are drawn where they are endless."""
-    if hasattr(env, "mdps"):
-        return range(len(env.mdps))
-    if getattr(env, "contexts", None) is not None:
-        return env.contexts
+    listed = listed_contexts(env)
+    if listed is not None:
+        return listed
     rng = np.random.default_rng(0)
     return [env.sample_context(rng) for _ in range(DRAWN)]

@@ -177,9 +177,7 @@ def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> f
     if isinstance(model, LayeredMDP):
         return _minimum_reachability(model)
     if contexts is None:
-        contexts = getattr(model, "contexts", None)
-        if contexts is None and hasattr(model, "mdps"):
-            contexts = range(len(model.mdps))
+        contexts = listed_contexts(model)
         if contexts is None:
             raise OpoError("contexts is missing: this environment does not list its contexts")
     least = 1.0
@@ -188,6 +186,14 @@ def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> f
         if least == 0.0:
             break
     return least
+
+
+def listed_contexts(cmdp: Any) -> Any:
+    """All contexts of an environment, or None where it does not list them."""
+    contexts = getattr(cmdp, "contexts", None)
+    if contexts is None and hasattr(cmdp, "mdps") and len(cmdp.mdps):
+        return range(len(cmdp.mdps))
+    return contexts
 
 
 def _minimum_reachability(mdp: LayeredMDP) -> float:
