@@ -1,6 +1,7 @@
 """Environments: contextual MDPs with their model classes, and adapters from tables that people already have."""
 
 from .adapters import from_gymnasium, from_mdptoolbox, from_pairs, from_quantecon
+from .bandits import classification_bandit, trial_bandit
 from .environment import Environment, Noise, PerContext
 from .families import cliff_walking, family, frozen_lake, taxi
 from .gathering import gathering_table, resource_gathering
@@ -21,6 +22,7 @@ __all__ = [
     "RewardMap",
     "TabularMDP",
     "about",
+    "classification_bandit",
     "cliff_walking",
     "combination_lock",
     "describe",
@@ -48,4 +50,5 @@ __all__ = [
     "resource_gathering",
     "rewards_to_losses",
     "taxi",
+    "trial_bandit",
 ]

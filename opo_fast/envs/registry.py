@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..operations import evaluate, solve
-from . import families, gathering, generators, icu_variants
+from . import bandits, families, gathering, generators, icu_variants
 from .environment import Environment
 from .icu_sepsis import icu_sepsis
 
@@ -131,6 +131,24 @@ _ENTRIES = [
         "Quantitative Verification Benchmark Set",
         "",
         gathering.resource_gathering,
+    ),
+    EnvironmentInfo(
+        "bandit",
+        "guessing the class of a data set's row",
+        "1 step, 3 actions",
+        "150 rows, or all",
+        "scikit-learn iris (data=wine, breast_cancer, digits)",
+        "sklearn",
+        bandits.classification_bandit,
+    ),
+    EnvironmentInfo(
+        "trial",
+        "choosing among the four treatments of the randomised trial ACTG175",
+        "1 step, 4 actions",
+        "3: the patient's CD4 count at admission",
+        "PyPI lifelines",
+        "trial",
+        bandits.trial_bandit,
     ),
     EnvironmentInfo(
         "random-finite",

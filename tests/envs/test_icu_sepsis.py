@@ -177,3 +177,31 @@ def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(of.OpoError, match=r"opo-fast\[icu\]"):
         load_icu_data()
+
+
+def test_wards_are_the_two_options_of_the_package():
+    """Recipe C: the same optimum, and the uniform policy's death of .9916397 where inadmissible doses are fatal."""
+    e = envs.icu_wards(20, "death", strictness=(0.0, 1.0))
+    for m in e.mdps:
+        assert of.solve(m).v[0] == pytest.approx(KNOWN[20][3], abs=1e-12)
+    assert of.evaluate(e.mdp(1), e.mdp(1).uniform_policy()).v[0] == pytest.approx(0.9916397, abs=1e-7)
+    assert e.dynamics_models[e.true_dynamics](1) is e.mdp(1).transitions
+
+
+@pytest.mark.parametrize(("groups", "death"), [(30, 0.19459), (10, 0.19784)])
+def test_aggregated_conditions_of_recipe_d(groups, death):
+    e = envs.icu_reduced(20, "death", groups=groups, severity=())
+    assert e.layout.layer_sizes == (1,) + (groups + 3,) * 20
+    assert of.solve(e.mdp(0)).v[0] == pytest.approx(death, abs=5e-6)
+
+
+def test_formularies_only_take_doses_away():
+    e = envs.icu_formulary(10, "return", wards=3)
+    optimum = [float(e.reward_value(of.solve(m).v[0])) for m in e.mdps]
+    assert optimum[0] == pytest.approx(KNOWN[10][2], abs=1e-9)
+    assert max(optimum[1:]) < optimum[0]
+
+
+def test_the_table_has_the_published_values():
+    table = envs.icu_table("return")
+    assert table.reward_value(of.solve(table.layered(10)).v[0], 10) == pytest.approx(KNOWN[10][2], abs=1e-9)
