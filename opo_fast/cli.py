@@ -20,7 +20,7 @@ from . import __version__, agents, envs
 from .errors import OpoError
 from .layers import Layout, whole
 from .simulate import SimulationResult, simulate
-from .theory import PRACTICAL, parameters, regret_bound
+from .theory import parameters, regret_bound
 from .threads import get_threads, set_threads
 
 __all__ = ["app", "main"]
@@ -30,27 +30,6 @@ LATER = {"compare": "opo_fast.compare", "study": "opo_fast.study.cli"}
 Such a module has a `typer.Typer` named ``app``; with a single command in it, that command is the whole."""
 SHOWN = 12
 """Contexts that a table shows."""
-
-
-def _agents() -> list[str]:
-    return agents.names() if hasattr(agents, "names") else ["opo"]
-
-
-def _make_agent(name: str, cmdp: Any, episodes: int, bonus_scale: float, eta_scale: float, seed: int, backend: Any) -> Any:
-    if hasattr(agents, "make"):
-        return agents.make(name, cmdp, episodes=episodes, bonus_scale=bonus_scale, eta_scale=eta_scale, seed=seed)
-    if name != "opo":
-        raise OpoError(f"there is no agent {name!r}: opo is needed")
-    return agents.OPO(
-        cmdp.layout,
-        cmdp.loss_class,
-        cmdp.dynamics_class,
-        episodes=episodes,
-        bonus_scale=bonus_scale,
-        eta_scale=eta_scale,
-        action_mask=cmdp.action_mask,
-        backend=backend,
-    )
 
 
 class _Group(TyperGroup):
@@ -119,6 +98,10 @@ def _root(
     """OPO-CMDP and its competitors on contextual Markov decision processes. Start with: opo-fast run"""
 
 
+def _practical(key: str) -> str:
+    return f"Default: the agent's practical setting ({agents.practical('opo')[key]:g} for opo)."
+
+
 Env = Annotated[str, typer.Argument(metavar="ENV", help="Environment; `opo-fast envs` lists them.")]
 Horizon = Annotated[int | None, typer.Option(help="Steps of an episode. Default: the environment's own.")]
 Settings = Annotated[
@@ -132,14 +115,15 @@ Plot = Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the regret cu
 @app.command()
 def run(
     env: Env = "icu-sepsis",
-    agent: Annotated[str, typer.Option(help="Learner: " + ", ".join(_agents()) + ".")] = "opo",
+    agent: Annotated[str, typer.Option(help="Learner: " + ", ".join(agents.names()) + ".")] = "opo",
     episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes T.")] = 2000,
     horizon: Horizon = None,
     seed: Annotated[int, typer.Option(help="Same seed, same result to the last bit; agents with one seed see the same contexts.")] = 0,
     bonus_scale: Annotated[
-        float, typer.Option(help="Factor on the theory's exploration bonuses; 1 is the theory. See above.")
-    ] = PRACTICAL.bonus_scale,
-    eta_scale: Annotated[float, typer.Option(help="Factor on the theory's learning rate.")] = PRACTICAL.eta_scale,
+        float | None,
+        typer.Option(help=f"Factor on the theory's exploration bonuses; 1 is the theory. See above. {_practical('bonus_scale')}"),
+    ] = None,
+    eta_scale: Annotated[float | None, typer.Option(help=f"Factor on the theory's learning rate. {_practical('eta_scale')}")] = None,
     settings: Settings = None,
     backend: Annotated[
         Literal["numba", "numpy"], typer.Option(help="numpy: the literal algorithm, for checks at small sizes and few episodes.")
@@ -158,7 +142,8 @@ def run(
     regret compares with the optimal policy of each context. Ctrl-C keeps what was done.
 
     **The practical setting.** With the theory's constants every bonus stays at its cap at any practical T, and the
-    policy uniform. The defaults of --bonus-scale and --eta-scale learn on ICU-Sepsis and on combination locks. Turn
+    policy uniform. The defaults of --bonus-scale and --eta-scale learn on ICU-Sepsis and on combination locks; `opo-fast agents`
+    lists those of all agents. Turn
     --bonus-scale down (by 10, then by 100) where the table shows bonuses at their cap to the end, or where actions differ by
     less than about 0.05, as with --set loss=death; turn it up where learning stops early at a poor policy.
     """
@@ -166,8 +151,13 @@ def run(
     set_threads(None if threads is None else whole(threads, "threads", least=1))
     whole(seed, "seed", least=0)
     cmdp = envs.make(env, **_options(horizon, settings))
-    learner = _make_agent(agent, cmdp, episodes, bonus_scale, eta_scale, seed, backend)
-    folder = _folder(out, f"{pathlib.Path(env).stem}-{agent}-seed{seed}")
+    entry = agents.registry.info(agent)
+    options: dict[str, Any] = {"bonus_scale": bonus_scale, "eta_scale": eta_scale}
+    if "backend" in entry.options:
+        options["backend"] = backend
+    learner = agents.make(agent, cmdp, episodes=episodes, seed=seed, **options)
+    used = {**entry.practical, **{key: value for key, value in options.items() if value is not None and key in entry.options}}
+    folder, is_new = _folder(out, f"{pathlib.Path(env).stem}-{agent}-seed{seed}")
     contexts = "endless contexts" if cmdp.contexts is None else _count(len(cmdp.contexts), "context")
     console.print(
         f"[bold]{agent}[/bold] on [bold]{escape(env)}[/bold]: {contexts}, horizon {cmdp.steps}, {cmdp.layout.n_states:,} states, "
@@ -176,12 +166,11 @@ def run(
     )
     try:
         result = simulate(cmdp, learner, episodes, seed, backend=backend)
-        options = {"horizon": horizon, "set": settings or [], "bonus_scale": bonus_scale, "eta_scale": eta_scale, "backend": backend}
-        result.settings.update(agent=agent, environment=env, version=__version__, options=options)
+        result.settings.update(agent=agent, environment=env, version=__version__, horizon=horizon, set=settings or [], options=used)
         if result.episodes:
             result.save(folder / "result.npz")
     finally:
-        if not any(folder.iterdir()):
+        if is_new and not any(folder.iterdir()):
             folder.rmdir()
     if not result.episodes:
         typer.echo("interrupted before the first episode was finished: nothing to save", err=True)
@@ -222,6 +211,17 @@ def list_envs() -> None:
     table = Table("environment", "what it is", box=None, pad_edge=False)
     for name in envs.names():
         table.add_row(name, escape(envs.about(name)))
+    Console().print(table)
+
+
+@app.command("agents")
+def list_agents() -> None:
+    """List the agents."""
+    table = Table("agent", "what it is", "practical setting", box=None, pad_edge=False)
+    for name in agents.names():
+        entry = agents.registry.info(name)
+        setting = ", ".join(f"{key} {value:g}" for key, value in entry.practical.items())
+        table.add_row(name, escape(entry.summary) + (" (one state, H = 1)" if entry.bandit else ""), setting)
     Console().print(table)
 
 
@@ -337,13 +337,14 @@ def _options(horizon: int | None, settings: list[str] | None) -> dict[str, Any]:
     return options
 
 
-def _folder(out: pathlib.Path | None, name: str) -> pathlib.Path:
-    """A folder for a run that holds none yet."""
+def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
+    """A folder for a run that holds none yet, and whether it is new."""
     if out is not None:
-        if (out / "result.npz").exists():
+        if any((out / file).exists() for file in ("result.npz", "regret.png")):
             raise OpoError(f"--out is {str(out)!r}, which holds a result already: name another folder, or remove it")
+        is_new = not out.is_dir()
         out.mkdir(parents=True, exist_ok=True)
-        return out
+        return out, is_new
     runs = pathlib.Path("runs")
     runs.mkdir(exist_ok=True)
     number = 1
@@ -351,7 +352,7 @@ def _folder(out: pathlib.Path | None, name: str) -> pathlib.Path:
         folder = runs / (name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir()
-            return folder
+            return folder, True
         except FileExistsError:
             number += 1
 
@@ -375,7 +376,7 @@ def _report(console: Console, result: SimulationResult) -> None:
         console.print(
             f"Bonuses at their cap: {result.saturation[0]:.0%} in the first episode, {last:.1%} in the last {tail:,}", highlight=False
         )
-        if last > 0.5:
+        if last > 0.5 and result.episodes >= 20:
             console.print("Most bonuses are at their cap, so the policy is close to uniform: turn --bonus-scale down", style="yellow")
     if result.interrupted:
         planned = result.settings["planned_episodes"]

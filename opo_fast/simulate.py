@@ -168,12 +168,13 @@ class SimulationResult:
             with np.load(path, allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
                 if meta["format"] != _FORMAT:
-                    raise KeyError(meta["format"])
+                    raise KeyError(f"its format is {meta['format']}")
                 columns = {name: file[name] for name in _COLUMNS}
         except FileNotFoundError:
             raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
         except Exception as error:
-            raise OpoError(f"path: {os.fspath(path)!r} is not a result that SimulationResult.save wrote ({error})") from None
+            why = f": {error.args[0]}" if isinstance(error, KeyError) else ""
+            raise OpoError(f"path: {os.fspath(path)!r} is not a result that SimulationResult.save wrote, or is damaged{why}") from error
         return cls(columns, meta["contexts"], meta["settings"])
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import opo_fast as of
-from opo_fast import cli, envs
+from opo_fast import agents, cli, envs
 from opo_fast.theory import PRACTICAL
 
 SMALL = ["run", "random-finite", "-T", "40", "--no-plot"]
@@ -94,8 +94,9 @@ def test_options_reach_the_environment_and_the_agent(call):
     assert len(result.contexts) == 2
     assert result.value.max() <= 3
     assert result.settings["options"] == {
-        "horizon": 3, "set": ["n_contexts=2"], "bonus_scale": 0.0, "eta_scale": 7.0, "backend": "numba",
+        "bonus_scale": 0.0, "eta_scale": 7.0, "backend": "numba",
     }  # fmt: skip
+    assert (result.settings["horizon"], result.settings["set"]) == (3, ["n_contexts=2"])
     env = envs.make("random-finite", horizon=3, n_contexts=2)
     agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=40, bonus_scale=0.0, eta_scale=7.0)
     assert result.value.tobytes() == of.simulate(env, agent, 40).value.tobytes()
@@ -177,6 +178,9 @@ def test_ctrl_c_in_the_first_episode_leaves_nothing_behind(call, monkeypatch):
     done = call(*SMALL, code=130)
     assert "interrupted before the first episode was finished" in done.stderr
     assert not list(pathlib.Path("runs").iterdir())
+    pathlib.Path("mine").mkdir()
+    call(*SMALL, "--out", "mine", code=130)
+    assert pathlib.Path("mine").is_dir()
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------
@@ -187,6 +191,31 @@ def test_envs_lists_every_name(call):
     for name in envs.names():
         assert name in output
     assert "opo-fast[icu]" in output
+
+
+def test_agents_lists_every_name_and_its_setting(call):
+    output = call("agents").stdout
+    for name in agents.names():
+        assert name in output
+    assert "bonus_scale 2e-06, eta_scale 50" in output
+
+
+@pytest.mark.parametrize("name", agents.names(envs.make("random-finite").layout))
+def test_every_agent_that_fits_runs(call, name):
+    call("run", "random-finite", "-T", "5", "--no-plot", "--agent", name)
+    result = of.SimulationResult.load(f"runs/random-finite-{name}-seed0/result.npz")
+    assert result.settings["agent"] == name
+    assert result.settings["options"].items() >= agents.practical(name).items()
+    if name == "uniform":
+        np.testing.assert_array_equal(result.value, result.uniform_value)
+    if name == "optimum":
+        np.testing.assert_array_equal(result.regret, 0.0)
+
+
+def test_a_bandit_agent_needs_a_bandit(call):
+    done = call("run", "random-finite", "-T", "5", "--agent", "uccb", code=2)
+    assert done.stderr.count("\n") == 1
+    assert "layout" in done.stderr
 
 
 def test_describe_small(call):
@@ -239,7 +268,7 @@ def test_help(call):
         assert option in words
     assert "The practical setting." in words
     assert "--bonus-scale down" in words
-    for command in ("run", "show", "envs", "describe", "theory"):
+    for command in ("run", "show", "envs", "agents", "describe", "theory"):
         assert command in call("--help").stdout
         call(command, "--help")
     assert call("--version").stdout == f"opo-fast {of.__version__}\n"
@@ -279,7 +308,7 @@ def test_the_entry_point(tmp_path):
     ("words", "text"),
     [
         (["run", "icu-spesis"], "there is no environment 'icu-spesis' (did you mean 'icu-sepsis'?): "),
-        (["run", "random-finite", "--agent", "oppo"], "there is no agent 'oppo'"),
+        (["run", "random-finite", "--agent", "oppo"], "agent is 'oppo' (did you mean 'opo'?): one of opo, "),
         ([*SMALL[:2], "-T", "0"], "episodes is 0: a whole number at least 1 is needed"),
         ([*SMALL[:2], "-T", "-5"], "episodes is -5"),
         ([*SMALL, "--seed", "-1"], "seed is -1: a whole number at least 0 is needed"),
