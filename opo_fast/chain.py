@@ -34,9 +34,9 @@ from .kernels import packed as packed_kernels
 from .kernels.ingest import pack_lane
 from .kernels.weights import count_saturated
 from .layers import LayeredMDP, Layout, Transitions, as_mask
-from .operations import PARTS, Backend, check_backend, shares, visit_in_parts
+from .operations import Backend, Scratch, check_backend, chunk_of, visit_once
 from .rules import ChainRule, opo_rule
-from .threads import get_threads, run_all
+from .threads import get_threads, run_all, run_together
 
 __all__ = ["ChainEngine", "History", "ModelSource", "policy_chain"]
 
@@ -44,13 +44,13 @@ Array = npt.NDArray[Any]
 
 PACKED_MOST = 4096
 """Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
-CHUNK = 256
-"""States of a CSR layer that are backed up at a time: their rows stay in the first-level cache."""
 SMALL_STORE = 1 << 18
 """Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
 writes that nobody reads as long as no new dynamics turns up."""
 WORTH_THREADS = 1 << 21
 """Transitions of a chain's steps from which threads gain more than they cost."""
+BATCH_BYTES = 1 << 27
+"""Most bytes of the weights of eight policies, above which past policies go through a dynamics one by one."""
 RECENT = 64
 """A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
 
@@ -308,7 +308,9 @@ class _Chain:
         self.sum_q, self.v = np.array(state["sum_q"]), np.array(state["v"])
         self.store = np.empty((max(4, len(store) + 1), self.width))
         self.store[: len(store)] = store
-        self.visits = {fit: _Visits(counts, int(counted)) for fit, counts, counted in zip(state["fits"], visits, state["counted"], strict=True)}
+        self.visits = {
+            fit: _Visits(counts, int(counted)) for fit, counts, counted in zip(state["fits"], visits, state["counted"], strict=True)
+        }
         self.last = None if state["last"] is None else np.array(state["last"])
 
     # What the two forms do differently.
@@ -334,9 +336,7 @@ class _Single(_Chain):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        layout = self.engine.layout
-        self.d = np.empty(layout.n_states)
-        self.lane_scratch: tuple[Array, Array, Array] | None = None
+        self.v = np.empty(self.engine.layout.n_states)
 
     def _prepare(self, transitions: list[Transitions]) -> Transitions:
         return transitions[0]
@@ -347,55 +347,31 @@ class _Single(_Chain):
     def _model_bytes(self, model: Transitions) -> int:
         return model.nbytes
 
-    def _private(self, model: Transitions, lanes: int = 1) -> tuple[int, Array]:
-        parts = PARTS if model.kind and model.parallel else 1
-        return parts, np.empty(parts * lanes * max(self.engine.layout.layer_sizes) if model.kind else 0)
-
     def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
-        if count == 1 and model.parallel:
-            visit_in_parts(model, self.store, k, self.d, counts)
-        elif count == 1:
-            parts, private = self._private(model)
-            w = np.empty(max(model.layer_rows))
-            kernels.visit_sweep(*model.arguments, parts, self.store, k, self.d, w, counts, private)
-        else:
-            lanes = kernels.LANES
-            parts, private = self._private(model, lanes)
-            d, w = np.empty(self.d.size * lanes), np.empty(max(model.layer_rows) * lanes)
-            for i in range(k, k + count, lanes):
-                some = min(lanes, k + count - i)
-                kernels.visit_batch(*model.arguments, parts, self.store, i, some, d, w, counts, private)
+        lanes = kernels.LANES
+        if count == 1 or model.n_rows * lanes * 8 > BATCH_BYTES:
+            scratch = Scratch(model)
+            for i in range(k, k + count):
+                visit_once(model, self.store, i, counts, scratch)
+            return
+        batches = [(i, min(lanes, k + count - i)) for i in range(k, k + count, lanes)]
+        scratches = [Scratch(model, lanes) for _ in range(min(get_threads(), len(batches)))]
+        for first in range(0, len(batches), len(scratches)):
+            some = list(zip(batches[first : first + len(scratches)], scratches, strict=False))
+            run_all(kernels.visit_batch, [(*model.arguments, model.parts, self.store, i, n, x.d, x.w, x.private) for (i, n), x in some])
+            for (_, n), x in some:
+                kernels.add_lanes(x.w, n, counts)
 
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
-        rule, layout = self.engine.rule, self.engine.layout
-        k = self.steps - self.first
-        chunk = CHUNK if model.kind else layout.n_states
-        greedy, actions = int(rule.greedy), int(rule.visits == "actions")
-        size = min(chunk, max(layout.layer_sizes)) * layout.n_actions
-        if not model.parallel:
-            parts, private = self._private(model)
-            kernels.chain_steps(
-                *model.arguments, parts, length, k, chunk, greedy, actions, losses, counts, self.store, self.sum_q, self.v,
-                self.d, np.empty(max(model.layer_rows)), private, rule.half_loss, rule.half_dynamics, rule.weight, rule.eta,
-                np.empty(size), np.empty(size),
-            )  # fmt: skip
-            return
-        scratch = [(np.empty(size), np.empty(size)) for _ in range(get_threads())]
-        for step in range(k, k + length):
-            if step > k and actions:
-                counts += self.store[step - 1]
-            elif step > k:
-                visit_in_parts(model, self.store, step - 1, self.d, counts)
-            for h in range(layout.horizon - 1, -1, -1):
-                parts_of_layer = shares(layout.layer_sizes[h], int(layout.offsets[h]))
-                run_all(
-                    kernels.optimistic_backup,
-                    [
-                        (*model.arguments, h, lo, hi, chunk, greedy, losses, counts, self.store, step, step + 1 - greedy,
-                         self.sum_q, self.v, rule.half_loss, float(rule.half_dynamics[h]), rule.weight, rule.eta, q, e)
-                        for (lo, hi), (q, e) in zip(parts_of_layer, scratch, strict=False)
-                    ],
-                )  # fmt: skip
+        rule, scratch = self.engine.rule, Scratch(model)
+        chunk = chunk_of(model)
+        lines = np.empty((2 * get_threads(), min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
+        after = (
+            model.parts, length, self.steps - self.first, chunk, int(rule.greedy), int(rule.visits == "actions"), losses,
+            counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.half_loss,
+            rule.half_dynamics, rule.weight, rule.eta, lines,
+        )  # fmt: skip
+        run_together(kernels.chain_steps, model.arguments, after, model.threads)
 
 
 class _Pack(_Chain):

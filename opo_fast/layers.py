@@ -30,8 +30,8 @@ _SMALL = 1 << 14
 """Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
 _NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
 _NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
-_LARGE = {DENSE: 1 << 19, CSR: 1 << 18}
-"""Transitions in a layer from which one layer is worth several threads, per storage (a matter of shape alone)."""
+_WORTH_MEETING = 1 << 15
+"""Transitions of a layer from which a further thread gains more than the threads' meeting after the layer costs."""
 
 
 class _Immutable:
@@ -372,9 +372,20 @@ class Transitions(_Immutable):
         return sum(self.layer_size(h) for h in range(self.layout.horizon - 1))
 
     @cached_property
-    def parallel(self) -> bool:
-        """Whether a layer is large enough for several threads: a matter of shape, so that bits never depend on threads."""
-        return any(self.layer_size(h) >= _LARGE[self.kind] for h in range(self.layout.horizon - 1))
+    def _largest_layer(self) -> int:
+        return max((self.layer_size(h) for h in range(self.layout.horizon - 1)), default=0)
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads that are worth meeting after each layer."""
+        return max(1, self._largest_layer // _WORTH_MEETING)
+
+    @cached_property
+    def parts(self) -> int:
+        """Parts of a layer in the forward pass of CSR, each with its own sums: a matter of shape, so that bits never depend on threads."""
+        if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING:
+            return 1
+        return min(8, max(2, self._largest_layer // (8 * max(self.layout.layer_sizes))))
 
     def arrays(self) -> list[Any]:
         """The transitions as a user gives them; rows of masked pairs are zero, layers that share a block share the array.

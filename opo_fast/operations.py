@@ -11,22 +11,18 @@ import numpy.typing as npt
 from . import reference
 from .cmdp import Trajectory
 from .errors import OpoError
-from .kernels import chain as chain_kernels
-from .kernels import evaluation as evaluation_kernels
-from .kernels import occupancy as occupancy_kernels
 from .kernels import weights as weight_kernels
+from .kernels.evaluation import backward_sweep
+from .kernels.occupancy import visit_sweep
 from .kernels.rollout import rollout as rollout_kernel
 from .layers import LayeredMDP, Layout, Transitions, as_real, real
 from .reference import Evaluation, Solution
-from .threads import get_threads, run_all
+from .threads import run_together
 
 __all__ = ["bonus", "evaluate", "exponential_weights", "occupancy", "rollout", "solve"]
 
 Array = npt.NDArray[Any]
 Backend = Literal["numba", "numpy"]
-
-PARTS = 8
-"""Parts of a large CSR layer in the forward pass, each with its own sums: fixed, so that bits do not depend on threads."""
 
 
 def occupancy(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numba") -> Array:
@@ -49,13 +45,9 @@ def occupancy(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "num
     if backend == "numpy":
         return reference.occupancy(mdp, array)
     t = mdp.transitions
-    d, w = np.empty(mdp.layout.n_states), np.empty(t.n_rows)
-    rows = t.gather(array)
-    if t.parallel:
-        forward_in_parts(t, rows, d, w)
-    else:
-        occupancy_kernels.forward_sweep(*t.arguments, rows, d, w)
-    return t.scatter(w)
+    visits = np.zeros(t.n_rows)
+    visit_once(t, t.gather(array).reshape(1, -1), 0, visits, Scratch(t))
+    return t.scatter(visits)
 
 
 def evaluate(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numba") -> Evaluation:
@@ -99,49 +91,32 @@ def solve(mdp: LayeredMDP, *, backend: Backend = "numba") -> Solution:
 def _backward(mdp: LayeredMDP, policy: Array, *, greedy: int) -> tuple[Array, Array, Array]:
     t = mdp.transitions
     q, v = np.empty(t.n_rows), np.empty(mdp.layout.n_states)
-    if t.parallel:
-        for h in range(mdp.layout.horizon - 1, -1, -1):
-            parts = shares(mdp.layout.layer_sizes[h], int(mdp.layout.offsets[h]))
-            run_all(evaluation_kernels.backward, [(*t.arguments, h, lo, hi, greedy, mdp.row_losses, policy, q, v) for lo, hi in parts])
-    else:
-        evaluation_kernels.backward_sweep(*t.arguments, greedy, mdp.row_losses, policy, q, v)
+    run_together(backward_sweep, t.arguments, (chunk_of(t), greedy, mdp.row_losses, policy, q, v), t.threads)
     return t.scatter(q), v, policy
 
 
-def forward_in_parts(t: Transitions, policy: Array, d: Array, w: Array) -> None:
-    """`forward_sweep` with several threads inside each layer; CSR layers sum in `PARTS` fixed parts."""
-    w[:] = 0.0
-    visit_in_parts(t, policy.reshape(1, -1), 0, d, w)
+CHUNK = 256
+"""States of a CSR layer that are backed up at a time: their rows stay in the first-level cache."""
 
 
-def visit_in_parts(t: Transitions, policies: Array, at: int, d: Array, visits: Array) -> None:
-    """Add the occupancy of `policies[at]` to `visits`, with several threads inside each layer."""
-    layout = t.layout
-    sizes, offsets = layout.layer_sizes, layout.offsets
-    private = np.empty(PARTS * max(sizes) if t.kind else 0)
-    w = np.empty(max(t.layer_rows))
-    d[0] = 1.0
-    for h in range(layout.horizon):
-        run_all(
-            chain_kernels.visit_part,
-            [(*t.arguments, h, PARTS, p0, p1, policies, at, d, w, visits, private) for p0, p1 in shares(PARTS)],
-        )
-        if h == layout.horizon - 1:
-            break
-        d0, n_next = int(offsets[h + 1]), sizes[h + 1]
-        if t.kind == 0:
-            run_all(
-                occupancy_kernels.spread_dense,
-                [(t.data, int(t.block[h]), t.layer_rows[h], w, 0, lo, hi, d, d0) for lo, hi in shares(n_next)],
-            )
-        else:
-            run_all(chain_kernels.merge, [(private, PARTS, n_next, lo, hi, d, d0) for lo, hi in shares(n_next)])
+def chunk_of(t: Transitions) -> int:
+    """States that are backed up at a time; a dense block is read in whole lines."""
+    return CHUNK if t.kind else t.layout.n_states
 
 
-def shares(size: int, first: int = 0) -> list[tuple[int, int]]:
-    """first..first+size-1 in one share per thread; for work whose bits do not depend on the shares."""
-    n = min(get_threads(), size)
-    return [(first + size * i // n, first + size * (i + 1) // n) for i in range(n)]
+class Scratch:
+    """Working arrays of the forward pass through one dynamics, `lanes` numbers per entry."""
+
+    def __init__(self, t: Transitions, lanes: int = 1) -> None:
+        self.d = np.empty(t.layout.n_states * lanes)
+        self.w = np.empty(max(t.layer_rows) if lanes == 1 else t.n_rows * lanes)
+        self.private = np.empty(t.parts * lanes * max(t.layout.layer_sizes) if t.kind else 0)
+
+
+def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch) -> None:
+    """Add the occupancy of `policies[at]`, one number per row, to `visits`."""
+    after = (t.parts, policies, at, scratch.d, scratch.w, visits, scratch.private)
+    run_together(visit_sweep, t.arguments, after, t.threads)
 
 
 def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> Array:

@@ -1,7 +1,7 @@
-"""The package's threads: one pool, serial kernels that release the interpreter's lock, fixed parts of work.
+"""The package's threads: one pool, and kernels that release the interpreter's lock.
 
-No kernel is parallel by itself, so nothing here depends on Numba's threading layer, and results never depend on the
-number of threads.
+`run_all` gives each thread work of its own (chains of different contexts); with `run_together` threads enter one kernel
+and share each layer. Nothing depends on Numba's threading layer, and results never depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numba
+import numpy as np
+
 from .layers import whole
 
-__all__ = ["get_threads", "run_all", "set_threads"]
+__all__ = ["get_threads", "run_all", "run_together", "set_threads"]
 
 T = TypeVar("T")
 
 _lock = threading.Lock()
+_meeting = threading.Lock()
+_NO_GATE = np.zeros(2, np.int64)
 _inside = threading.local()
 _count: int | None = None
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None
@@ -73,3 +78,24 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
         for future in futures:
             future.exception()
     return [first, *(future.result() for future in futures)]
+
+
+def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...], most: int) -> None:
+    """`function(*before, me, n, gate, *after)` on `n` threads at once, me = 0..n-1: kernels that `meet` after each layer.
+
+    n is at most `most`, and 1 inside a part of `run_all` or while another group meets: its threads must all be running
+    for any of them to go on.
+    """
+    n = 1 if getattr(_inside, "yes", False) or numba.config.DISABLE_JIT else min(get_threads(), most)
+    if n > 1 and _meeting.acquire(blocking=False):
+        try:
+            gate = np.zeros(2, np.int64)
+            pool = _executor(get_threads())
+            futures = [pool.submit(function, *before, me, n, gate, *after) for me in range(1, n)]
+            function(*before, 0, n, gate, *after)
+            for future in futures:
+                future.result()
+        finally:
+            _meeting.release()
+    else:
+        function(*before, 0, 1, _NO_GATE, *after)

@@ -9,10 +9,11 @@ import numpy as np
 
 from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vload, vmax, vmin, vmul, vset, vstore, vsub, vsum
+from ._sync import meet
 from .evaluation import add_expectation
-from .occupancy import TINY, _dots, spread_csr
+from .occupancy import TINY, merge, visit
 
-__all__ = ["LANES", "chain_steps", "merge", "optimistic_backup", "visit_batch", "visit_part", "visit_sweep"]
+__all__ = ["LANES", "add_lanes", "chain_steps", "visit_batch"]
 
 LANES = 8
 
@@ -89,166 +90,93 @@ def _backup(
 
 
 @kernel
-def optimistic_backup(
-    kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, greedy, losses, visits, policies, at, to, sum_q, v,
-    half_loss, half_dynamics, weight, eta, q, e,
-):  # fmt: skip
-    """Bonus, backup and policy step of states lo..hi-1 of layer h (Algorithm 1, one k), `chunk` states at a time.
-
-    Q = max{0, f - b + P V} with b = min{1, half_loss/(1+N)} + weight min{1, half_dynamics/(1+N)}; v is the mean of Q
-    under `policies[at]`, and `policies[to]` becomes the softmax of -eta sum_q. With `greedy`, v is the least Q and
-    `policies[to]` plays it. `q` and `e` are scratch for the rows of one chunk.
-    """
-    _backup(
-        kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, greedy, losses, visits, policies, at, to, sum_q,
-        v, half_loss, half_dynamics, weight, eta, q, e,
-    )  # fmt: skip
-
-
-@inlined
-def _visit_part(
-    kind, data, indptr, indices, block, layers, rows, h, n_parts, p0, p1, policies, at, d, w, visits, private
-):  # fmt: skip
-    s0 = layers[h]
-    size = layers[h + 1] - s0
-    first = rows[s0]
-    for p in range(p0, p1):
-        lo = s0 + size * p // n_parts
-        hi = s0 + size * (p + 1) // n_parts
-        for s in range(lo, hi):
-            x = d[s]
-            for r in range(rows[s], rows[s + 1]):
-                y = x * policies[at, r]
-                y = y if y > TINY else 0.0
-                w[r - first] = y
-                visits[r] += y
-        if kind == 1 and h < block.size - 1:
-            n_next = layers[h + 2] - layers[h + 1]
-            d0 = p * n_next
-            for j in range(d0, d0 + n_next):
-                private[j] = 0.0
-            spread_csr(data, indptr, indices, block[h], rows[lo] - first, rows[hi] - first, w, 0, private, d0)
-
-
-@kernel
-def visit_part(
-    kind, data, indptr, indices, block, layers, rows, h, n_parts, p0, p1, policies, at, d, w, visits, private
-):  # fmt: skip
-    """Parts p0..p1-1 of `n_parts` equal parts of layer h: row weights to `w`, added to `visits`; CSR: sent on.
-
-    Part p of a CSR layer sends to the p-th stretch of `private`, one for each part and as long as the next layer: the
-    sums do not depend on which thread takes which part.
-    """
-    _visit_part(
-        kind, data, indptr, indices, block, layers, rows, h, n_parts, p0, p1, policies, at, d, w, visits, private
-    )  # fmt: skip
-
-
-@inlined
-def _merge(private, n_parts, n_next, lo, hi, d, d0):
-    for j in range(lo, hi):
-        d[d0 + j] = private[j]
-    for p in range(1, n_parts):
-        for j in range(lo, hi):
-            d[d0 + j] += private[p * n_next + j]
-
-
-@kernel
-def merge(private, n_parts, n_next, lo, hi, d, d0):
-    """d[d0 + j] = the sum over the stretches of `private`, in their order, for next states lo..hi-1."""
-    _merge(private, n_parts, n_next, lo, hi, d, d0)
-
-
-@inlined
-def _visit_sweep(
-    kind, data, indptr, indices, block, layers, rows, n_parts, policies, at, d, w, visits, private
-):  # fmt: skip
-    horizon = block.size
-    d[0] = 1.0
-    for h in range(horizon):
-        _visit_part(
-            kind, data, indptr, indices, block, layers, rows, h, n_parts, 0, n_parts, policies, at, d, w, visits, private
-        )  # fmt: skip
-        if h < horizon - 1:
-            d0 = layers[h + 1]
-            n_next = layers[h + 2] - d0
-            if kind == 0:
-                _dots(data, block[h], rows[d0] - rows[layers[h]], w, 0, 0, n_next, d, d0)
-            else:
-                _merge(private, n_parts, n_next, 0, n_next, d, d0)
-
-
-@kernel
-def visit_sweep(
-    kind, data, indptr, indices, block, layers, rows, n_parts, policies, at, d, w, visits, private
-):  # fmt: skip
-    """Add the occupancy of `policies[at]` to `visits` (one thread)."""
-    _visit_sweep(
-        kind, data, indptr, indices, block, layers, rows, n_parts, policies, at, d, w, visits, private
-    )  # fmt: skip
-
-
-@kernel
 def chain_steps(
-    kind, data, indptr, indices, block, layers, rows, n_parts, n_steps, k, chunk, greedy, count_actions, losses, visits,
-    store, sum_q, v, d, w, private, half_loss, half_dynamics, weight, eta, q, e,
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, chunk, greedy, count_actions, losses,
+    visits, store, sum_q, v, d, w, private, half_loss, half_dynamics, weight, eta, scratch,
 ):  # fmt: skip
-    """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on (one thread).
+    """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on: what thread `me` of `n` does.
 
     `visits` counts all policies before `store[k]` when it comes in, and all before the last step's when it goes out.
-    Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`.
+    Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. Layers are backed
+    up `chunk` states at a time; `scratch` has two lines per thread for the rows of a chunk.
     """
     horizon = block.size
+    q = scratch[2 * me]
+    e = scratch[2 * me + 1]
     for step in range(k, k + n_steps):
         if step > k:
             if count_actions:
-                for r in range(visits.size):
+                for r in range(visits.size * me // n, visits.size * (me + 1) // n):
                     visits[r] += store[step - 1, r]
+                meet(gate, n)
             else:
-                _visit_sweep(
-                    kind, data, indptr, indices, block, layers, rows, n_parts, store, step - 1, d, w, visits, private
+                visit(
+                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, store, step - 1, d, w, visits,
+                    private,
                 )  # fmt: skip
+                meet(gate, n)
         to = step if greedy else step + 1
         for h in range(horizon - 1, -1, -1):
+            size = layers[h + 1] - layers[h]
             _backup(
-                kind, data, indptr, indices, block, layers, rows, h, layers[h], layers[h + 1], chunk, greedy, losses,
-                visits, store, step, to, sum_q, v, half_loss, half_dynamics[h], weight, eta, q, e,
+                kind, data, indptr, indices, block, layers, rows, h, layers[h] + size * me // n,
+                layers[h] + size * (me + 1) // n, chunk, greedy, losses, visits, store, step, to, sum_q, v, half_loss,
+                half_dynamics[h], weight, eta, q, e,
             )  # fmt: skip
+            meet(gate, n)
 
 
 @inlined
-def _batch_dots(data, start, n_rows, w, lo, hi, d, d0):
-    # Eight partial sums per next state, merged as `vsum` merges its lanes: the bits of `_dots`, for eight policies.
+def _batch_dots(data, start, n_rows, w, w0, lo, hi, d, d0):
+    # Eight partial sums per next state, merged as `vsum` merges its lanes: the bits of `spread_dense`, for eight
+    # policies. Two next states at a time, since the weights come from the second-level cache.
     full = n_rows // 8 * 8
-    for j in range(lo, hi):
+    j = lo
+    while j < hi:
         o = start + j * n_rows
-        a0 = vset(0.0)
-        a1 = vset(0.0)
-        a2 = vset(0.0)
-        a3 = vset(0.0)
-        a4 = vset(0.0)
-        a5 = vset(0.0)
-        a6 = vset(0.0)
-        a7 = vset(0.0)
+        p = o + n_rows if j + 1 < hi else o
+        a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = vset(0.0)
+        b0 = b1 = b2 = b3 = b4 = b5 = b6 = b7 = vset(0.0)
         for i in range(0, full, 8):
-            a0 = vfma(vset(data[o + i]), vload(w, 8 * i), a0)
-            a1 = vfma(vset(data[o + i + 1]), vload(w, 8 * i + 8), a1)
-            a2 = vfma(vset(data[o + i + 2]), vload(w, 8 * i + 16), a2)
-            a3 = vfma(vset(data[o + i + 3]), vload(w, 8 * i + 24), a3)
-            a4 = vfma(vset(data[o + i + 4]), vload(w, 8 * i + 32), a4)
-            a5 = vfma(vset(data[o + i + 5]), vload(w, 8 * i + 40), a5)
-            a6 = vfma(vset(data[o + i + 6]), vload(w, 8 * i + 48), a6)
-            a7 = vfma(vset(data[o + i + 7]), vload(w, 8 * i + 56), a7)
+            x = vload(w, w0 + 8 * i)
+            a0 = vfma(vset(data[o + i]), x, a0)
+            b0 = vfma(vset(data[p + i]), x, b0)
+            x = vload(w, w0 + 8 * i + 8)
+            a1 = vfma(vset(data[o + i + 1]), x, a1)
+            b1 = vfma(vset(data[p + i + 1]), x, b1)
+            x = vload(w, w0 + 8 * i + 16)
+            a2 = vfma(vset(data[o + i + 2]), x, a2)
+            b2 = vfma(vset(data[p + i + 2]), x, b2)
+            x = vload(w, w0 + 8 * i + 24)
+            a3 = vfma(vset(data[o + i + 3]), x, a3)
+            b3 = vfma(vset(data[p + i + 3]), x, b3)
+            x = vload(w, w0 + 8 * i + 32)
+            a4 = vfma(vset(data[o + i + 4]), x, a4)
+            b4 = vfma(vset(data[p + i + 4]), x, b4)
+            x = vload(w, w0 + 8 * i + 40)
+            a5 = vfma(vset(data[o + i + 5]), x, a5)
+            b5 = vfma(vset(data[p + i + 5]), x, b5)
+            x = vload(w, w0 + 8 * i + 48)
+            a6 = vfma(vset(data[o + i + 6]), x, a6)
+            b6 = vfma(vset(data[p + i + 6]), x, b6)
+            x = vload(w, w0 + 8 * i + 56)
+            a7 = vfma(vset(data[o + i + 7]), x, a7)
+            b7 = vfma(vset(data[p + i + 7]), x, b7)
         x = vadd(vadd(vadd(a0, a4), vadd(a2, a6)), vadd(vadd(a1, a5), vadd(a3, a7)))
+        y = vadd(vadd(vadd(b0, b4), vadd(b2, b6)), vadd(vadd(b1, b5), vadd(b3, b7)))
         for i in range(full, n_rows):
-            x = vfma(vset(data[o + i]), vload(w, 8 * i), x)
+            x = vfma(vset(data[o + i]), vload(w, w0 + 8 * i), x)
+            y = vfma(vset(data[p + i]), vload(w, w0 + 8 * i), y)
         vstore(d, 8 * (d0 + j), x)
+        if j + 1 < hi:
+            vstore(d, 8 * (d0 + j + 1), y)
+        j += 2
 
 
 @inlined
-def _batch_scatter(data, indptr, indices, start, lo, hi, w, d, d0):
+def _batch_scatter(data, indptr, indices, start, lo, hi, w, w0, d, d0):
     for i in range(lo, hi):
-        x = vload(w, 8 * i)
+        x = vload(w, w0 + 8 * i)
         if vsum(x) > 0.0:
             for p in range(indptr[start + i], indptr[start + i + 1]):
                 j = 8 * (d0 + np.int64(indices[p]))
@@ -256,13 +184,10 @@ def _batch_scatter(data, indptr, indices, start, lo, hi, w, d, d0):
 
 
 @kernel
-def visit_batch(
-    kind, data, indptr, indices, block, layers, rows, n_parts, store, k, count, d, w, visits, private
-):  # fmt: skip
-    """Add the occupancies of policies store[k..k+count-1] (at most 8) to `visits`, in this order.
+def visit_batch(kind, data, indptr, indices, block, layers, rows, n_parts, store, k, count, d, w, private):
+    """Occupancies of policies store[k..k+count-1] (at most 8), one lane each, to `w` (eight lanes per row).
 
-    The bits are those of `visit_sweep`, one policy after the other; the model is read once. `d`, `w` and `private` hold
-    eight lanes per entry.
+    The bits are those of `visit_sweep`; the model is read once. `d` and `private` hold eight lanes per entry.
     """
     horizon = block.size
     for lane in range(LANES):
@@ -272,27 +197,32 @@ def visit_batch(
         size = layers[h + 1] - s0
         first = rows[s0]
         n_rows = rows[layers[h + 1]] - first
-        for s in range(s0, layers[h + 1]):
-            for r in range(rows[s], rows[s + 1]):
-                total = visits[r]
-                for lane in range(LANES):
-                    y = 0.0
-                    if lane < count:
-                        y = d[8 * s + lane] * store[k + lane, r]
-                        y = y if y > TINY else 0.0
-                        total += y
-                    w[8 * (r - first) + lane] = y
-                visits[r] = total
+        for lane in range(LANES):
+            for s in range(s0, layers[h + 1]):
+                x = d[8 * s + lane]
+                for r in range(rows[s], rows[s + 1]):
+                    y = x * store[k + lane, r] if lane < count else 0.0
+                    w[8 * r + lane] = y if y > TINY else 0.0
         if h < horizon - 1:
             d0 = layers[h + 1]
             n_next = layers[h + 2] - d0
             if kind == 0:
-                _batch_dots(data, block[h], n_rows, w, 0, n_next, d, d0)
+                _batch_dots(data, block[h], n_rows, w, 8 * first, 0, n_next, d, d0)
             else:
                 for p in range(n_parts):
                     for j in range(8 * p * n_next, 8 * (p + 1) * n_next):
                         private[j] = 0.0
                     lo = rows[s0 + size * p // n_parts] - first
                     hi = rows[s0 + size * (p + 1) // n_parts] - first
-                    _batch_scatter(data, indptr, indices, block[h], lo, hi, w, private, p * n_next)
-                _merge(private, n_parts, 8 * n_next, 0, 8 * n_next, d, 8 * d0)
+                    _batch_scatter(data, indptr, indices, block[h], lo, hi, w, 8 * first, private, p * n_next)
+                merge(private, n_parts, 8 * n_next, 0, 8 * n_next, d, 8 * d0)
+
+
+@kernel
+def add_lanes(w, count, visits):
+    """Add the first `count` lanes of `w` to `visits`, in their order."""
+    for r in range(visits.size):
+        total = visits[r]
+        for lane in range(count):
+            total += w[8 * r + lane]
+        visits[r] = total

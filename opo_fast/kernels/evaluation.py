@@ -6,8 +6,9 @@ import numpy as np
 
 from ._jit import inlined, kernel
 from ._simd import fma, vfma, vload, vset, vstore
+from ._sync import meet
 
-__all__ = ["add_expectation", "backward", "backward_sweep"]
+__all__ = ["add_expectation", "backward_sweep"]
 
 
 @inlined
@@ -85,13 +86,8 @@ def add_expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v, v0, n
         _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, q, q0)
 
 
-@kernel
-def backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, greedy, losses, policy, q, v):
-    """Bellman backup of states lo..hi-1 of layer h; `q` and `v` of layer h+1 are filled already.
-
-    With `greedy`, v is the minimum over the rows and the lowest minimiser is written to `policy`; otherwise v is the
-    mean under `policy`. All arrays hold all rows (q, losses, policy) or all states (v).
-    """
+@inlined
+def _backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, greedy, losses, policy, q, v):
     first = rows[layers[h]]
     r0 = rows[lo]
     r1 = rows[hi]
@@ -119,9 +115,20 @@ def backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, greedy
 
 
 @kernel
-def backward_sweep(kind, data, indptr, indices, block, layers, rows, greedy, losses, policy, q, v):
-    """`backward` over all layers, from the last to the first."""
+def backward_sweep(
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, greedy, losses, policy, q, v
+):  # fmt: skip
+    """Bellman backups of all layers, from the last to the first, `chunk` states at a time: what thread `me` of `n` does.
+
+    With `greedy`, v is the minimum over the rows and the lowest minimiser is written to `policy`; otherwise v is the
+    mean under `policy`. All arrays hold all rows (q, losses, policy) or all states (v).
+    """
     for h in range(block.size - 1, -1, -1):
-        backward(
-            kind, data, indptr, indices, block, layers, rows, h, layers[h], layers[h + 1], greedy, losses, policy, q, v
-        )  # fmt: skip
+        size = layers[h + 1] - layers[h]
+        lo = layers[h] + size * me // n
+        hi = layers[h] + size * (me + 1) // n
+        for s in range(lo, hi, chunk):
+            _backward(
+                kind, data, indptr, indices, block, layers, rows, h, s, min(s + chunk, hi), greedy, losses, policy, q, v
+            )  # fmt: skip
+        meet(gate, n)

@@ -6,15 +6,17 @@ import numpy as np
 
 from ._jit import inlined, kernel
 from ._simd import fma, vfma, vload, vset, vsum
+from ._sync import meet
 
-__all__ = ["TINY", "forward_sweep", "spread_csr", "spread_dense"]
+__all__ = ["TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep"]
 
 TINY = 1e-280
 """Weights below this count as 0: long horizons would otherwise end in subnormal numbers, a hundred times slower."""
 
 
 @inlined
-def _dots(data, start, n_rows, w, w0, lo, hi, d, d0):
+def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0):
+    """Occupancy of next states lo..hi-1: d[d0 + j] = sum_i P(j | row i) w[w0 + i]."""
     # Four next states at a time; eight partial sums each, merged by `vsum`, then the rows that do not fill a vector.
     full = n_rows // 8 * 8
     j = lo
@@ -59,12 +61,6 @@ def _dots(data, start, n_rows, w, w0, lo, hi, d, d0):
         j += 1
 
 
-@kernel
-def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0):
-    """Occupancy of next states lo..hi-1, d[d0 + j] = sum_i P(j | row i) w[w0 + i], each a sum over all rows."""
-    _dots(data, start, n_rows, w, w0, lo, hi, d, d0)
-
-
 @inlined
 def spread_csr(data, indptr, indices, start, lo, hi, w, w0, d, d0):
     """Add what rows lo..hi-1 send to the next states: d[d0 + j] += P(j | row i) w[w0 + i]."""
@@ -80,25 +76,67 @@ def spread_csr(data, indptr, indices, start, lo, hi, w, w0, d, d0):
                 p += np.uint64(1)
 
 
-@kernel
-def forward_sweep(kind, data, indptr, indices, block, layers, rows, policy, d, w):
-    """Occupancy of all states (`d`) and rows (`w`), one thread."""
+@inlined
+def merge(private, n_parts, n_next, lo, hi, d, d0):
+    """d[d0 + j] = the sum over the parts' vectors in `private`, in their order, for next states lo..hi-1."""
+    for j in range(lo, hi):
+        d[d0 + j] = private[j]
+    for p in range(1, n_parts):
+        for j in range(lo, hi):
+            d[d0 + j] += private[p * n_next + j]
+
+
+@inlined
+def visit(
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, policies, at, d, w, visits, private
+):  # fmt: skip
+    """Add the occupancy of `policies[at]` to `visits`: what thread `me` of `n` does.
+
+    `d` gets the occupancy of states, `w` is scratch for the rows of one layer. CSR layers are sent on in `n_parts` fixed
+    parts, each with a vector of its own in `private`, so that sums do not depend on which thread takes which part; a
+    dense layer's sums are whole in one thread.
+    """
     horizon = block.size
-    d[0] = 1.0
+    if me == 0:
+        d[0] = 1.0
+    meet(gate, n)
+    parts = n_parts if kind == 1 else n
     for h in range(horizon):
-        first = rows[layers[h]]
-        for s in range(layers[h], layers[h + 1]):
-            x = d[s]
-            for r in range(rows[s], rows[s + 1]):
-                y = x * policy[r]
-                w[r] = y if y > TINY else 0.0
+        s0 = layers[h]
+        size = layers[h + 1] - s0
+        first = rows[s0]
+        d0 = layers[h + 1]
+        n_next = layers[h + 2] - d0 if h < horizon - 1 else 0
+        for p in range(parts * me // n, parts * (me + 1) // n):
+            lo = s0 + size * p // parts
+            hi = s0 + size * (p + 1) // parts
+            for s in range(lo, hi):
+                x = d[s]
+                for r in range(rows[s], rows[s + 1]):
+                    y = x * policies[at, r]
+                    y = y if y > TINY else 0.0
+                    w[r - first] = y
+                    visits[r] += y
+            if kind == 1 and n_next > 0:
+                for j in range(p * n_next, (p + 1) * n_next):
+                    private[j] = 0.0
+                spread_csr(data, indptr, indices, block[h], rows[lo] - first, rows[hi] - first, w, 0, private, p * n_next)
         if h < horizon - 1:
-            n_rows = rows[layers[h + 1]] - first
-            d0 = layers[h + 1]
-            n_next = layers[h + 2] - d0
+            meet(gate, n)
+            lo = n_next * me // n
+            hi = n_next * (me + 1) // n
             if kind == 0:
-                _dots(data, block[h], n_rows, w, first, 0, n_next, d, d0)
+                spread_dense(data, block[h], rows[d0] - first, w, 0, lo, hi, d, d0)
             else:
-                for s in range(d0, d0 + n_next):
-                    d[s] = 0.0
-                spread_csr(data, indptr, indices, block[h], 0, n_rows, w, first, d, d0)
+                merge(private, n_parts, n_next, lo, hi, d, d0)
+            meet(gate, n)
+
+
+@kernel
+def visit_sweep(
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, policies, at, d, w, visits, private
+):  # fmt: skip
+    """`visit` for one policy, entered by `n` threads with the same arrays and a number `me` each."""
+    visit(
+        kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, policies, at, d, w, visits, private
+    )  # fmt: skip

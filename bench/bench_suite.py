@@ -1,0 +1,25 @@
+"""Every row of `work.py` under pytest-benchmark: ours and each alternative, side by side in one group.
+
+python -m pytest bench                     # all rows
+python -m pytest bench --quick             # without the rows whose alternative takes long
+python -m pytest bench -k "evaluate"       # some
+"""
+
+from __future__ import annotations
+
+import pytest
+from work import work_items
+
+ITEMS = work_items()
+CASES = [(item, name) for item in ITEMS for name in ("opo_fast", *item.others)]
+
+
+@pytest.mark.parametrize(("item", "contender"), CASES, ids=[f"{item.name}: {name}" for item, name in CASES])
+def test_work(benchmark, item, contender, request):
+    if item.slow and request.config.getoption("--quick"):
+        pytest.skip("left out of a quick run")
+    run, per = (item.ours if contender == "opo_fast" else item.others[contender])()
+    benchmark.group = f"{item.group}: {item.name}"
+    benchmark.extra_info.update(contender=contender, per=per, target=item.target, within=item.within, item=item.name)
+    long = contender.startswith("literal")
+    benchmark.pedantic(run, rounds=1 if long else item.rounds, warmup_rounds=0 if long else 1)

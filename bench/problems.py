@@ -1,0 +1,82 @@
+"""Random models of given sizes, and the sources that the chain engine asks."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+import opo_fast as of
+from opo_fast.chain import ChainEngine, History
+from opo_fast.rules import opo_rule
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def dense_arrays(sizes, n_actions, generator):
+    arrays = []
+    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+        array = generator.random((a, n_actions, b))
+        array /= array.sum(axis=2, keepdims=True)
+        arrays.append(array)
+    return arrays
+
+
+def dense_mdp(sizes, n_actions, seed=0):
+    generator = rng(seed)
+    layout = of.Layout(sizes, n_actions)
+    return of.LayeredMDP(layout, generator.random(layout.shape), dense_arrays(sizes, n_actions, generator))
+
+
+def csr_array(n_rows, n_next, successors, generator, band=None):
+    """Rows of `successors` random next states; with `band`, within that distance of the row's own place."""
+    if band is None:
+        indices = generator.integers(0, n_next, (n_rows, successors))
+    else:
+        centre = np.arange(n_rows) * n_next // n_rows
+        indices = np.clip(centre[:, None] + generator.integers(-band // 2, band // 2, (n_rows, successors)), 0, n_next - 1)
+    indices.sort(axis=1)
+    data = generator.random((n_rows, successors)) + 0.1
+    data /= data.sum(axis=1, keepdims=True)
+    pointer = np.arange(0, n_rows * successors + 1, successors)
+    array = sp.csr_array((data.ravel(), indices.ravel(), pointer), shape=(n_rows, n_next))
+    array.sum_duplicates()
+    return array
+
+
+def csr_mdp(sizes, n_actions, successors, seed=0, band=None):
+    generator = rng(seed)
+    layout = of.Layout(sizes, n_actions)
+    arrays = [
+        csr_array(a * n_actions, b, min(successors, b), generator, band if a > 1 else None)
+        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    return of.LayeredMDP(layout, generator.random(layout.shape), arrays)
+
+
+class OneModelEach:
+    """A source with one model per context: context i has model i, whatever the fit."""
+
+    def __init__(self, mdps):
+        self.mdps = mdps
+
+    def losses(self, fit, context):
+        return self.mdps[context].row_losses
+
+    def transitions(self, fit, context):
+        return self.mdps[context].transitions
+
+
+def engine_of(mdps, memory=1 << 32):
+    """A chain engine over the given models, at a setting in which policies move."""
+    layout = mdps[0].layout
+    rule = opo_rule(layout, 0.05, 20.0, 5.0)
+    return ChainEngine(layout, None, rule, OneModelEach(mdps), memory)
+
+
+def constant_history(n):
+    history = History()
+    for _ in range(n):
+        history.append(0, 0)
+    return history

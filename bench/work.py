@@ -1,0 +1,353 @@
+"""The work that is timed: each item has our contender and named alternatives that do the same work in the same process.
+
+A maker builds a contender's inputs and returns the function to time; `per` is what one call counts as (chain steps,
+episodes), so that contenders may do different amounts per call. `target` is how many times faster than the fastest
+alternative we mean to be ("within" items: at most that many times slower than the alternative).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import scipy.sparse as sp
+from plain import PlainChain, numpy_evaluate, numpy_occupancy
+from problems import constant_history, csr_array, csr_mdp, dense_mdp, engine_of, rng
+
+import opo_fast as of
+
+Timed = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row of the report."""
+
+    name: str
+    group: str
+    ours: Callable[[], tuple[Timed, float]]
+    others: dict[str, Callable[[], tuple[Timed, float]]]
+    target: float
+    within: bool = False
+    rounds: int = 7
+    slow: bool = field(default=False)
+    """Left out of a quick run: an alternative takes more than a few seconds."""
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+class MixedModels:
+    """A fresh context in [0, 1] each episode; candidate i moves from one random model to another as the context does."""
+
+    name = "mixed models"
+
+    def __init__(self, sizes, n_actions, candidates, seed=0):
+        generator = rng(seed)
+        self.layout = of.Layout(sizes, n_actions)
+        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        self._losses = [(x, y - x) for x, y in generator.random((candidates, 2, *self.layout.shape))]
+        self._arrays = []
+        for _ in range(candidates):
+            first, second = ([generator.dirichlet(np.ones(b), (a, n_actions)) for a, b in pairs] for _ in range(2))
+            self._arrays.append([(x, y - x) for x, y in zip(first, second, strict=True)])
+        self.truth = candidates - 1
+        self.loss_class = of.FiniteLossClass([lambda c, i=i: self.losses(i, c) for i in range(candidates)])
+        self.dynamics_class = of.FiniteDynamicsClass([lambda c, i=i: self.arrays(i, c) for i in range(candidates)])
+
+    def losses(self, i, context):
+        x, slope = self._losses[i]
+        return x + context * slope
+
+    def arrays(self, i, context):
+        return [x + context * slope for x, slope in self._arrays[i]]
+
+    def sample_context(self, generator):
+        return float(generator.random())
+
+    def mdp(self, context):
+        return of.LayeredMDP(self.layout, self.losses(self.truth, context), self.arrays(self.truth, context))
+
+
+def whole_run(episodes, backend="numba"):
+    env = MixedModels([1, 3, 3, 3], 3, 10)
+
+    def run():
+        agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=episodes, bonus_scale=2e-6, eta_scale=50, backend=backend)
+        return of.simulate(env, agent, episodes, progress=False, backend=backend)
+
+    return run, float(episodes)
+
+
+# -- chain steps -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def chain_models(sizes, n_actions, contexts):
+    return [dense_mdp(list(sizes), n_actions, seed) for seed in range(contexts)]
+
+
+def chain_ours(sizes, n_actions, contexts, steps):
+    mdps, history = chain_models(sizes, n_actions, contexts), constant_history(steps)
+
+    def run():
+        engine_of(mdps).prefetch(range(contexts), history, steps)
+
+    return run, float(steps * contexts)
+
+
+def chain_plain(sizes, n_actions, contexts, steps):
+    mdps = chain_models(sizes, n_actions, contexts)
+    rule = engine_of(mdps).rule
+    some = mdps[: max(1, contexts // 8)]
+
+    def run():
+        for mdp in some:
+            PlainChain(mdp.layout, mdp.transitions.arrays(), mdp.losses, rule).advance(steps)
+
+    return run, float(steps * len(some))
+
+
+def chain_work(name, sizes, n_actions, contexts, steps, target):
+    key = (tuple(sizes), n_actions, contexts, steps)
+    return Work(name, "chain", lambda: chain_ours(*key), {"plain Numba chain, one context at a time": lambda: chain_plain(*key)}, target)
+
+
+@cache
+def bandwidth():
+    """Bytes per second that the machine reads, all threads together: the best of several passes over 400 MB."""
+    import time
+    from concurrent.futures import ThreadPoolExecutor
+
+    from stream import read_sum
+
+    threads = of.get_threads()
+    array = np.ones(50_000_000)
+    share = array.size // threads
+    best = np.inf
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(12):
+            began = time.perf_counter()
+            list(pool.map(lambda i: read_sum(array, i * share, (i + 1) * share), range(threads)))
+            best = min(best, time.perf_counter() - began)
+    return array.nbytes / best
+
+
+@cache
+def large(name):
+    if name == "dense":
+        return dense_mdp([1] + [900] * 13, 4)
+    return csr_mdp([1] + [111_111] * 9, 4, 8, band=1000 if name == "band" else None)
+
+
+def large_step(name):
+    engine, history = engine_of([large(name)]), constant_history(10_000)
+    engine.chain(0, history, 3)
+    steps = [3]
+
+    def run():
+        steps[0] += 1
+        engine.chain(0, history, steps[0])
+
+    return run, 1.0
+
+
+def read_twice(name):
+    """The time that reading the model twice takes at the measured bandwidth, as a pass over that many bytes."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from stream import read_sum
+
+    threads = of.get_threads()
+    array = np.ones(2 * large(name).transitions.nbytes // 8)
+    share = array.size // threads
+    pool = ThreadPoolExecutor(threads)
+    return (lambda: list(pool.map(lambda i: read_sum(array, i * share, (i + 1) * share), range(threads)))), 1.0
+
+
+def large_work(label, name, within):
+    return Work(
+        label, "chain", lambda: large_step(name), {"reading the model twice": lambda: read_twice(name)}, within, within=True, slow=True
+    )
+
+
+@cache
+def catch_up_problem(policies):
+    mdp = of.LayeredMDP.stationary(rng().dirichlet(np.ones(200), (200, 10)), rng(1).random((200, 10)), 20)
+    store = rng(2).random((policies, mdp.layout.n_states, 10))
+    store /= store.sum(axis=2, keepdims=True)
+    return mdp, store.reshape(policies, -1)
+
+
+def catch_up(policies, batched):
+    from opo_fast.kernels import chain as kernels
+
+    mdp, store = catch_up_problem(policies)
+    engine = engine_of([mdp])
+    chain = engine._create([(0, 0)])
+    chain.store = store
+    visits = np.zeros(engine.n_rows)
+
+    def all_at_once():
+        chain._visit(mdp.transitions, visits, 0, policies)
+
+    def one_by_one():
+        for k in range(policies):
+            chain._visit(mdp.transitions, visits, k, 1)
+
+    assert kernels.LANES == 8
+    return (all_at_once if batched else one_by_one), float(policies)
+
+
+# -- single operations -----------------------------------------------------------------------------------------------
+
+
+@cache
+def operation_problem(name):
+    generator = rng(3)
+    if name == "stationary dense":
+        P, losses = generator.dirichlet(np.ones(200), (200, 10)), generator.random((200, 10))
+        mdp = of.LayeredMDP.stationary(P, losses, 50)
+        return mdp, [np.ascontiguousarray(P[:1])] + [P] * 48, (P, losses)
+    if name == "stationary CSR":
+        P, losses = csr_array(20_000 * 4, 20_000, 8, generator), generator.random((20_000, 4))
+        mdp = of.LayeredMDP.stationary(P, losses, 100)
+        return mdp, [P[:4]] + [P] * 98, (P, losses)
+    if name == "layered CSR":
+        mdp = csr_mdp([1] + [200] * 99, 4, 8)
+        return mdp, mdp.transitions.arrays(), None
+    mdp = dense_mdp([1] + [20] * 19, 4)
+    return mdp, mdp.transitions.arrays(), None
+
+
+def policy_of(mdp):
+    policy = rng(4).random(mdp.layout.shape)
+    return policy / policy.sum(axis=1, keepdims=True)
+
+
+def evaluate_ours(name):
+    mdp, _, _ = operation_problem(name)
+    policy = policy_of(mdp)
+    return (lambda: of.evaluate(mdp, policy)), 1.0
+
+
+def evaluate_matrix(name):
+    mdp, arrays, _ = operation_problem(name)
+    policy, losses = policy_of(mdp), mdp.losses
+    return (lambda: numpy_evaluate(mdp.layout, arrays, losses, policy)), 1.0
+
+
+def occupancy_ours(name):
+    mdp, _, _ = operation_problem(name)
+    policy = policy_of(mdp)
+    return (lambda: of.occupancy(mdp, policy)), 1.0
+
+
+def occupancy_matrix(name):
+    mdp, arrays, _ = operation_problem(name)
+    policy = policy_of(mdp)
+    return (lambda: numpy_occupancy(mdp.layout, arrays, policy)), 1.0
+
+
+def solve_ours(name):
+    mdp, _, _ = operation_problem(name)
+    return (lambda: of.solve(mdp)), 1.0
+
+
+def quantecon_induction(name):
+    """Finite-horizon dynamic programming over the same transitions: the same sweeps, with a maximum for the mean."""
+    from quantecon.markov import DiscreteDP
+    from quantecon.markov.ddp import backward_induction
+
+    mdp, _, (P, losses) = operation_problem(name)
+    horizon = mdp.layout.horizon
+    if sp.issparse(P):
+        n_states, n_actions = losses.shape
+        states, actions = np.repeat(np.arange(n_states), n_actions), np.tile(np.arange(n_actions), n_states)
+        ddp = DiscreteDP(-losses.ravel(), sp.csr_matrix(P), 1.0, states, actions)
+    else:
+        ddp = DiscreteDP(-losses, P, 1.0)
+    return (lambda: backward_induction(ddp, horizon)), 1.0
+
+
+def mdptoolbox_induction(name):
+    """pymdptoolbox's finite-horizon induction on (A, S, S) transitions."""
+    from mdptoolbox.mdp import FiniteHorizon
+
+    mdp, _, (P, losses) = operation_problem(name)
+    if sp.issparse(P):
+        n_states, n_actions = losses.shape
+        transitions = [sp.csr_matrix(P[np.arange(n_states) * n_actions + a]) for a in range(n_actions)]
+    else:
+        transitions = np.ascontiguousarray(P.transpose(1, 0, 2))
+    model = FiniteHorizon(transitions, -losses, 1.0, mdp.layout.horizon, skip_check=True)
+    return model.run, 1.0
+
+
+def work_items() -> list[Work]:
+    """All rows of the report."""
+    both = {"NumPy matmul": lambda: evaluate_matrix("stationary dense"), "quantecon": lambda: quantecon_induction("stationary dense")}
+    sparse = {"SciPy CSR": lambda: evaluate_matrix("stationary CSR"), "quantecon": lambda: quantecon_induction("stationary CSR")}
+    planning = {
+        "quantecon": lambda: quantecon_induction("stationary dense"),
+        "pymdptoolbox": lambda: mdptoolbox_induction("stationary dense"),
+    }
+    return [
+        Work(
+            "whole run, T=300, fresh contexts, H=4, 3 states, 3 actions, 10+10 candidates",
+            "episodes",
+            lambda: whole_run(300),
+            {"literal Algorithm 1 in NumPy": lambda: whole_run(300, "numpy")},
+            1000,
+            slow=True,
+        ),
+        chain_work("chain step, H=4, 3 states, 3 actions, 64 fresh contexts", [1, 3, 3, 3], 3, 64, 2000, 6),
+        chain_work("chain step, H=10, 5 states, 3 actions, 64 fresh contexts", [1] + [5] * 9, 3, 64, 1000, 5),
+        chain_work("chain step, H=20, 20 states, 4 actions, 16 contexts", [1] + [20] * 19, 4, 16, 300, 4),
+        Work("evaluate, dense stationary, S=200, A=10, H=50", "kernels", lambda: evaluate_ours("stationary dense"), both, 4),
+        Work(
+            "evaluate, CSR stationary, S=20,000, A=4, 8 successors, H=100", "kernels", lambda: evaluate_ours("stationary CSR"), sparse, 2.5
+        ),
+        Work("solve, dense stationary, S=200, A=10, H=50", "kernels", lambda: solve_ours("stationary dense"), planning, 4),
+        Work(
+            "evaluate, CSR, 100 layers of 200 states, A=4, 8 successors",
+            "kernels",
+            lambda: evaluate_ours("layered CSR"),
+            {"SciPy CSR per layer": lambda: evaluate_matrix("layered CSR")},
+            3,
+        ),
+        Work(
+            "occupancy, CSR, 100 layers of 200 states, A=4, 8 successors",
+            "kernels",
+            lambda: occupancy_ours("layered CSR"),
+            {"SciPy CSR per layer": lambda: occupancy_matrix("layered CSR")},
+            3,
+        ),
+        Work(
+            "evaluate, S=20, A=4, H=20, public function",
+            "kernels",
+            lambda: evaluate_ours("small"),
+            {"NumPy matmul loop": lambda: evaluate_matrix("small")},
+            8,
+        ),
+        Work(
+            "occupancy, S=20, A=4, H=20, public function",
+            "kernels",
+            lambda: occupancy_ours("small"),
+            {"NumPy matmul loop": lambda: occupancy_matrix("small")},
+            8,
+        ),
+        large_work("chain step, dense, model of 300 MB", "dense", 1.3),
+        large_work("chain step, CSR, a million states, band of 1,000, H=10", "band", 1.8),
+        large_work("chain step, CSR, a million states, random successors, H=10", "random", 3.5),
+        Work(
+            "catch-up of 1,000 policies, dense, S=200",
+            "chain",
+            lambda: catch_up(1000, True),
+            {"one matrix-vector pass each": lambda: catch_up(1000, False)},
+            5,
+            rounds=3,
+        ),
+    ]
