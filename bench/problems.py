@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -16,7 +18,7 @@ def rng(seed=0):
 
 def dense_arrays(sizes, n_actions, generator):
     arrays = []
-    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+    for a, b in itertools.pairwise(sizes):
         array = generator.random((a, n_actions, b))
         array /= array.sum(axis=2, keepdims=True)
         arrays.append(array)
@@ -48,10 +50,7 @@ def csr_array(n_rows, n_next, successors, generator, band=None):
 def csr_mdp(sizes, n_actions, successors, seed=0, band=None):
     generator = rng(seed)
     layout = of.Layout(sizes, n_actions)
-    arrays = [
-        csr_array(a * n_actions, b, min(successors, b), generator, band if a > 1 else None)
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-    ]
+    arrays = [csr_array(a * n_actions, b, min(successors, b), generator, band if a > 1 else None) for a, b in itertools.pairwise(sizes)]
     return of.LayeredMDP(layout, generator.random(layout.shape), arrays)
 
 

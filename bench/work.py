@@ -7,6 +7,7 @@ alternative we mean to be ("within" items: at most that many times slower than t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -47,7 +48,7 @@ class MixedModels:
     def __init__(self, sizes, n_actions, candidates, seed=0):
         generator = rng(seed)
         self.layout = of.Layout(sizes, n_actions)
-        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        pairs = list(itertools.pairwise(sizes))
         self._losses = [(x, y - x) for x, y in generator.random((candidates, 2, *self.layout.shape))]
         self._arrays = []
         for _ in range(candidates):

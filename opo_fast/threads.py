@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
 
+from .kernels._jit import COMPILED
 from .layers import whole
 
 __all__ = ["get_threads", "run_all", "run_together", "set_threads"]
@@ -86,7 +86,7 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     n is at most `most`, and 1 inside a part of `run_all` or while another group meets: its threads must all be running
     for any of them to go on.
     """
-    n = 1 if getattr(_inside, "yes", False) or numba.config.DISABLE_JIT else min(get_threads(), most)
+    n = 1 if getattr(_inside, "yes", False) or not COMPILED else min(get_threads(), most)
     if n > 1 and _meeting.acquire(blocking=False):
         try:
             gate = np.zeros(2, np.int64)

@@ -11,7 +11,10 @@ from typing import Any
 import numba
 from numba.core import caching
 
-__all__ = ["brief", "inlined", "kernel"]
+__all__ = ["COMPILED", "brief", "inlined", "kernel"]
+
+COMPILED = not numba.config.DISABLE_JIT
+"""False where NUMBA_DISABLE_JIT runs the kernels as plain Python, in one thread."""
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy"}
 
