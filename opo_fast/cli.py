@@ -25,7 +25,7 @@ from .threads import get_threads, set_threads
 
 __all__ = ["app", "main"]
 
-LATER = {"compare": "opo_fast.compare", "study": "opo_fast.study.cli"}
+LATER = {"compare": "opo_fast.cli_compare", "study": "opo_fast.study.cli"}
 """Commands that live in modules of their own, which are imported when the command (or the list of commands) is asked for.
 Such a module has a `typer.Typer` named ``app``; with a single command in it, that command is the whole."""
 SHOWN = 12
