@@ -62,7 +62,7 @@ def switching(n=STEPS, seed=3, fits=5):
 @pytest.fixture
 def large(monkeypatch):
     """Make every model built in the test count as large."""
-    return lambda: monkeypatch.setattr(layers, "_WORTH_MEETING", 1)
+    return lambda: monkeypatch.setattr(layers, "_LARGE", {0: 1, 1: 1})
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_two_hundred_steps_that_switch_among_five_models(form, large, literal, s
     expected = literal((tuple(sizes), n_actions, storage), history, **SETTINGS)
     assert np.abs(expected - models[0].uniform_policy()).max() > 0.1, "the chain must have moved for the test to say anything"
     np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-10)
-    assert models[0].transitions.threads > 1 or not is_large
+    assert models[0].transitions.parallel == is_large
     engine = ChainEngine(models[0].layout, models[0].action_mask, opo_rule(models[0].layout, 1, 1, 1), None, 0)
     assert engine.packed == form.startswith("packed")
 
@@ -245,6 +245,23 @@ def test_every_rule_equals_its_reference(form, rule, large):
     np.testing.assert_allclose(models[0].transitions.scatter(chain.policy(lane).copy()), expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("form", ["packed dense", "packed csr", "single dense", "single csr", "large csr"])
+def test_greedy_rules_play_the_lowest_of_equal_actions(form, large):
+    """Saturated bonuses make every Q exactly 0: one action, the lowest allowed, has probability 1."""
+    if FORMS[form][3]:
+        large()
+    source = Source(form, 2)
+    rule = ChainRule(0.5, 1e9, np.full(source.layout.horizon, 1e9), 2.0 * source.layout.horizon, greedy=True, visits="contemporaneous")
+    engine = ChainEngine(source.layout, source.mask, rule, source, 1 << 20)
+    history = history_of(switching(6))
+    engine.prefetch([0, 1], history, 6)
+    lowest = np.eye(source.layout.n_actions)[source.mask.argmax(axis=1)]
+    for context in (0, 1):
+        chain, lane = engine.chain(context, history, 6)
+        policy = source.models[context][0].transitions.scatter(chain.policy(lane).copy())
+        np.testing.assert_array_equal(policy, lowest)
+
+
 @pytest.mark.parametrize("n_contexts", range(1, 9))
 def test_neighbours_in_a_pack_do_not_matter(n_contexts):
     source = Source("packed dense", n_contexts)
@@ -280,7 +297,7 @@ def test_chunks_of_states_do_not_change_bits(form, large, monkeypatch):
     source = Source(form, 1)
     expected, _ = play(source, switching(20))
     for chunk in (1, 7, 30):
-        monkeypatch.setattr("opo_fast.operations.CHUNK", chunk)
+        monkeypatch.setattr(chain_module, "CHUNK", chunk)
         assert play(source, switching(20))[0] == expected
 
 

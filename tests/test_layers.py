@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies import models, random_model, random_policy, random_rows
 
 import opo_fast as of
@@ -321,6 +322,24 @@ def test_losses_of_a_stationary_model_with_a_start_state_and_a_distribution():
     assert drawn.layout.layer_sizes == (1, 2, 2, 2)
     assert drawn.losses[0].tolist() == [0.0]
     assert of.solve(drawn).v[0] == 2.25
+
+
+@given(models(), st.integers(0, 2**32 - 1))
+def test_single_probabilities_and_those_along_a_path(mdp, seed):
+    rng = np.random.default_rng(seed)
+    episode = of.rollout(mdp, mdp.uniform_policy(), rng)
+    offsets, n_actions = mdp.layout.offsets, mdp.layout.n_actions
+    expected = []
+    for h, block in enumerate(mdp.transitions.arrays()):
+        local, following = episode.states[h] - offsets[h], episode.states[h + 1] - offsets[h + 1]
+        action = int(episode.actions[h])
+        rows = block.toarray().reshape(-1, n_actions, block.shape[1]) if sp.issparse(block) else block
+        expected.append(rows[local, action, following])
+        for other in rng.integers(mdp.layout.layer_sizes[h + 1], size=3):
+            for a in range(n_actions):
+                assert mdp.transitions.probability(h, int(local), a, int(other)) == rows[local, a, other]
+    assert mdp.transitions.along(episode.states, episode.actions).tolist() == expected
+    assert min(expected, default=1.0) > 0
 
 
 # -- what is built stays -----------------------------------------------------------------------------------------------

@@ -50,10 +50,10 @@ def test_large_form_equals_the_reference_and_one_thread(monkeypatch, set_threads
     rng = np.random.default_rng(11)
     small = random_model(rng, [1, 30, 41, 7], 3, form, masked=True, density=0.5)
     policy = random_policy(rng, small)
-    assert small.transitions.threads == 1
-    monkeypatch.setattr(layers, "_WORTH_MEETING", 2)
+    assert not small.transitions.parallel
+    monkeypatch.setattr(layers, "_LARGE", {0: 8, 1: 8})
     large = of.LayeredMDP(small.layout, small.losses, small.transitions.arrays(), small.action_mask)
-    assert large.transitions.threads > 1
+    assert large.transitions.parallel
     set_threads(threads)
     assert_same_operations(large, policy)
     occupancy = of.occupancy(large, policy)
@@ -245,7 +245,7 @@ def test_chain_over_two_thousand_steps(form):
 
 
 class Uniforms(np.random.Generator):
-    """A generator that returns given uniforms."""
+    """A generator that returns given uniforms, one row for the actions, the next states and the losses."""
 
     def __new__(cls, values):
         return super().__new__(cls, np.random.PCG64(0))
@@ -255,13 +255,14 @@ class Uniforms(np.random.Generator):
         self.values = np.array(values, float)
 
     def random(self, size=None, *args, **kwargs):
-        return np.broadcast_to(self.values[:, None], size).copy()
+        return np.broadcast_to(self.values if self.values.ndim == 2 else self.values[:, None], size).copy()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("row", [0, 1, 2])
 @pytest.mark.parametrize("u", [0.0, 1e-300, 0.5, 1 - 2**-53])
-def test_sampler_never_returns_probability_0(backend, form, u):
+def test_sampler_never_returns_probability_0(backend, form, row, u):
     """Rows of tiny entries, of leading and trailing zeros, and of a sum below 1; uniforms up to the last below 1."""
     rows = np.zeros((3, 1, 6))
     rows[0, 0, 1:5] = [1e-18, 0.3, 0.7, 1e-18]
@@ -271,8 +272,11 @@ def test_sampler_never_returns_probability_0(backend, form, u):
     first = np.array([[[0.5, 0.3, 0.2]]])
     blocks = [first, rows] if form == "dense" else [sp.csr_array(first[0]), sp.csr_array(rows[:, 0])]
     mdp = of.LayeredMDP(layout, np.zeros(layout.shape), blocks)
-    states = of.rollout(mdp, np.ones(layout.shape), Uniforms([u, u, u]), backend=backend).states
-    assert rows[states[1] - 1, 0, states[2] - 4] > 0
+    to_row = [0.25, 0.6, 0.9][row]
+    uniforms = Uniforms([[u] * 3, [to_row, u, u], [u] * 3])
+    states = of.rollout(mdp, np.ones(layout.shape), uniforms, backend=backend).states
+    assert states[1] == 1 + row
+    assert rows[row, 0, states[2] - 4] > 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
