@@ -17,6 +17,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from .errors import OpoError, Place
+from .kernels.generate import unordered_row
 from .kernels.ingest import check_csr, check_dense, check_unit, ingest_dense
 from .kernels.scores import path_probabilities
 
@@ -185,6 +186,62 @@ class Transitions(_Immutable):
         frozen(self.block)
 
     # -- building ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_flat(cls, layout: Layout, data: Array, indptr: Array, indices: Array, block: Array) -> Transitions:
+        """CSR transitions of a layout without masks from flat arrays in the kernels' own form: checked, and not copied.
+
+        For models whose copy would not fit. The arrays become read-only.
+
+        Parameters
+        ----------
+        data : ndarray of float64 or float32, shape (n,)
+        indptr : ndarray of int64
+            The row pointers of one block after another, S_h * A + 1 each, all counting from the start of `data`.
+        indices : ndarray of uint32, shape (n,)
+            Positions inside the next layer, increasing within a row.
+        block : ndarray of int64, shape (H,)
+            Where the block of each layer starts in `indptr`; layers may share one. The last entry is not looked at.
+
+        Raises
+        ------
+        OpoError
+            As for `Transitions`; and where a dtype or a length is another, or a row is not in order.
+        """
+        needed = ("data", data, ("float64", "float32")), ("indptr", indptr, ("int64",)), ("indices", indices, ("uint32",))
+        for name, array, kinds in needed:
+            if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.name not in kinds or not array.flags.c_contiguous:
+                raise OpoError(f"{name}: a contiguous vector of {' or '.join(kinds)} is needed")
+        result = cls.__new__(cls)
+        result.layout, result.dtype, result.kind = layout, data.dtype, CSR
+        result.action_mask, result.rows, result.pairs = None, layout.rows, None
+        result.block = np.array(block, np.int64)
+        if result.block.shape != (layout.horizon,) or data.size != indices.size:
+            raise OpoError(
+                f"block has shape {result.block.shape} and indices {indices.shape}: {(layout.horizon,)} and {data.shape} are needed"
+            )
+        result.block[-1] = 0
+        result.data, result.indptr, result.indices = frozen(data), frozen(indptr), frozen(indices)
+        seen = set()
+        for h in range(layout.horizon - 1):
+            start, n_rows, n_next = int(result.block[h]), result._n_rows(h), layout.layer_sizes[h + 1]
+            if (start, n_rows, n_next) in seen:
+                continue
+            seen.add((start, n_rows, n_next))
+            pointer = indptr[start : start + n_rows + 1]
+            if not 0 <= start <= indptr.size - n_rows - 1 or pointer[0] < 0 or pointer[-1] > data.size:
+                raise OpoError(f"block[{h}] is {start}: the {n_rows} rows of layer {h} do not fit into indptr and data")
+            row = int(unordered_row(pointer, indices, n_next))
+            if row >= 0:
+                raise OpoError(f"indices: layer {h}, row {row}: next states that increase from 0 to {n_next - 1} are needed")
+            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
+            code = check_csr(data, indptr, start, n_rows, _tolerance(data.dtype), sums, place)
+            if code:
+                p = int(place[1])
+                position = int(indices[p]) if code == 1 else 0
+                raise result._fault(code, h, "data", float(data[p]) if code == 1 else 0.0, position, place[0], sums)
+        frozen(result.block)
+        return result
 
     def _distinct(self, arrays: Sequence[Any], size: Callable[[int], int]) -> tuple[list[int], int]:
         """Layers that open a new block, and the total size; a layer shares the block of the same array and rows."""
@@ -765,8 +822,8 @@ def as_csr(array: Any, name: str | Place) -> Any:
 
 def _is_canonical(matrix: Any) -> bool:
     """Whether indices increase strictly within each row, decided from the arrays and not from a flag."""
-    falls = np.flatnonzero(np.diff(matrix.indices.astype(np.int64, copy=False)) <= 0) + 1
-    return bool(np.isin(falls, matrix.indptr).all())
+    indptr = matrix.indptr.astype(np.int64, copy=False)
+    return bool(unordered_row(indptr, matrix.indices, matrix.shape[1]) < 0)
 
 
 def as_transitions(

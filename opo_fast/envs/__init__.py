@@ -8,6 +8,7 @@ from .gathering import gathering_table, resource_gathering
 from .generators import combination_lock, random_finite, random_linear, random_softmax
 from .icu_sepsis import icu_sepsis, load_icu_data
 from .icu_variants import icu_formulary, icu_reduced, icu_table, icu_wards
+from .large import inventory, queue_network
 from .prism import from_prism
 from .registry import EnvironmentInfo, about, describe, info, make, names
 from .rewards import RescaledRewards, RewardMap, rewards_to_losses
@@ -41,9 +42,11 @@ __all__ = [
     "icu_table",
     "icu_wards",
     "info",
+    "inventory",
     "load_icu_data",
     "make",
     "names",
+    "queue_network",
     "random_finite",
     "random_linear",
     "random_softmax",

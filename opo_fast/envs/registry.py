@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..operations import evaluate, solve
-from . import bandits, families, gathering, generators, icu_variants
+from . import bandits, families, gathering, generators, icu_variants, large
 from .environment import Environment
 from .icu_sepsis import icu_sepsis
 
@@ -149,6 +149,24 @@ _ENTRIES = [
         "PyPI lifelines",
         "trial",
         bandits.trial_bandit,
+    ),
+    EnvironmentInfo(
+        "inventory",
+        "ordering stock of several items; to a million states (items=3, capacity=99)",
+        "20 steps, 100 states, 3 actions",
+        "3: demand regime",
+        "generated",
+        "",
+        large.inventory,
+    ),
+    EnvironmentInfo(
+        "queue-network",
+        "serving queues in a row; to a million states (queues=4, capacity=31)",
+        "20 steps, 100 states, 2 actions",
+        "3: arrival rates",
+        "generated",
+        "",
+        large.queue_network,
     ),
     EnvironmentInfo(
         "random-finite",
