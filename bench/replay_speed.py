@@ -1,0 +1,83 @@
+"""Time of a chain step under the rules of OPO, E-UC3RL and RM-UCDD, on the same models: what the visit rule costs.
+
+    python bench/replay_speed.py
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+import opo_fast as of
+from opo_fast.chain import ChainEngine, History
+from opo_fast.rules import ChainRule
+
+SHAPES = [(4, 3, 3, 20_000), (10, 5, 3, 20_000), (6, 20, 4, 4_000), (20, 20, 4, 2_000), (50, 50, 5, 60)]
+"""Horizon, states of a layer, actions, steps."""
+REPEATS = 7
+
+
+class Source:
+    """Fits are positions in lists of models, the same at every context."""
+
+    def __init__(self, models: list[of.LayeredMDP]) -> None:
+        self.models = models
+
+    def losses(self, fit: int, context: int) -> np.ndarray:
+        return self.models[fit].row_losses
+
+    def transitions(self, fit: int, context: int) -> of.layers.Transitions:
+        return self.models[fit].transitions
+
+
+def rules(horizon: int) -> dict[str, ChainRule]:
+    half = np.full(horizon, 0.3)
+    return {
+        "OPO": ChainRule(0.05, 0.5, half, 2.0 * horizon),
+        "E-UC3RL": ChainRule(0.0, 0.5, half, 2.0 * horizon, greedy=True, visits="contemporaneous"),
+        "RM-UCDD": ChainRule(0.0, 0.5, half, 2.0 * horizon, greedy=True, visits="actions"),
+    }
+
+
+def model(rng: np.random.Generator, horizon: int, size: int, n_actions: int) -> of.LayeredMDP:
+    sizes = [1] + [size] * (horizon - 1)
+    arrays = [rng.dirichlet(np.ones(m), size=(n, n_actions)) for n, m in zip(sizes[:-1], sizes[1:], strict=True)]
+    layout = of.Layout(sizes, n_actions)
+    return of.LayeredMDP(layout, rng.random(layout.shape), arrays)
+
+
+def seconds_per_step(models: list[of.LayeredMDP], rule: ChainRule, steps: int) -> float:
+    """Of one context: of eight in lockstep where the layout is packed."""
+    history, rng = History(), np.random.default_rng(1)
+    fits = np.sort(rng.integers(len(models), size=steps)).tolist()
+    for fit in fits:
+        history.append(fit, fit)
+    engine = ChainEngine(models[0].layout, None, rule, Source(models), 1 << 30)
+    contexts = list(range(8 if engine.packed else 1))
+    engine.prefetch(contexts, history, 1)
+    began = time.perf_counter()
+    for chain in {id(chain): chain for chain, _ in engine._chains.values()}.values():
+        chain.advance(history, steps)
+    return (time.perf_counter() - began) / (steps - 1) / len(contexts)
+
+
+def main() -> None:
+    of.set_threads(1)
+    rng = np.random.default_rng(0)
+    print("microseconds of a step at one context, one thread, three fits in turn; ratio to OPO")
+    print(f"{'H/S/A':>12s}" + "".join(f"{name:>20s}" for name in rules(2)))
+    for horizon, size, n_actions, steps in SHAPES:
+        models = [model(rng, horizon, size, n_actions) for _ in range(3)]
+        # The rules in turn, and the least of each: what else runs on the machine only adds.
+        found = {name: [] for name in rules(horizon)}
+        for _ in range(REPEATS):
+            for name, rule in rules(horizon).items():
+                found[name].append(seconds_per_step(models, rule, steps))
+        best = {name: min(times) for name, times in found.items()}
+        cells = "".join(f"{1e6 * t:12.3f} ({t / best['OPO']:4.2f}x)" for t in best.values())
+        print(f"{f'{horizon}/{size}/{n_actions}':>12s}{cells}")
+
+
+if __name__ == "__main__":
+    main()
