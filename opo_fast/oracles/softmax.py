@@ -116,7 +116,7 @@ class _Likelihood:
     def minimise(self, w: Array) -> Array:
         """The minimiser, from `w` on; `w` itself where its gradient is at the rounding error already."""
         scale = self.total * max(1.0, float(np.abs(self.psi).max(initial=0.0)))
-        fine, coarse = 1e-12 * scale, 1e-6 * scale
+        fine, coarse = 1e-15 * scale, 1e-6 * scale
         size = float(np.abs(self.gradient(w)).max())
         if size <= fine:
             return w

@@ -45,7 +45,7 @@ class Support:
         if isinstance(allowed, Transitions):
             if allowed.layout != layout:
                 raise OpoError(f"support belongs to {allowed.layout!r}: {layout!r} is needed")
-            allowed = [array if sp.issparse(array) else array > 0 for array in allowed.arrays()]
+            allowed = [array.copy() if sp.issparse(array) else array > 0 for array in allowed.arrays()]
             for array in allowed:
                 if sp.issparse(array):
                     array.eliminate_zeros()
