@@ -47,7 +47,7 @@ class LRU(Generic[T]):
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     """Write arrays and JSON-able values to `path` as npz without pickle: to a temporary file first, then renamed."""
-    arrays = {f"array.{key}": value for key, value in state.items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, Any] = {f"array.{key}": value for key, value in state.items() if isinstance(value, np.ndarray)}
     rest = {key: value for key, value in state.items() if not isinstance(value, np.ndarray)}
     for key, value in arrays.items():
         if value.dtype.hasobject:
