@@ -362,7 +362,8 @@ class _Places:
             header = _HEADER.match(line) if depth == 0 and shown.lstrip().startswith("[") else None
             if header:
                 table = self._table(_parts(header.group(2)), header.group(1) == "[[", counts)
-                self.lines.setdefault(table, number)
+                for end in range(1, len(table) + 1):
+                    self.lines.setdefault(table[:end], number)
                 continue
             key = _KEY.match(line) if depth == 0 else None
             if key:

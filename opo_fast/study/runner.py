@@ -35,7 +35,7 @@ from ..threads import set_threads
 from . import checkpoint
 from .file import Checkpoints, Record, Study
 from .grid import Choice, Run
-from .storage import Store, StoreError, default_format, read_json, require_pyarrow, versions, write_json
+from .storage import Store, StoreError, default_format, read_json, require_pyarrow, running, versions, write_json
 
 __all__ = ["Outcome", "Summary", "run_study"]
 
@@ -62,6 +62,8 @@ class Task:
     checkpoints: Checkpoints
     threads: int | None
     driver: tuple[str, int]
+    owned: bool
+    """Whether the worker belongs to the driving process (loky) or to a cluster."""
 
 
 @dataclass(frozen=True)
@@ -299,18 +301,12 @@ class _Life:
 
     def to_stop(self) -> bool:
         """Whether the driving process asked for it, or is gone."""
-        if _stopped.is_set() or self.store.stop_file.exists():
-            return True
+        return _stopped.is_set() or self.store.stop_file.exists() or self.orphaned()
+
+    def orphaned(self) -> bool:
+        """Whether the driving process is gone, as far as can be seen from this machine."""
         host, pid = self.task.driver
-        if host != self.sign["host"] or pid == os.getpid():
-            return False
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
-        return False
+        return host == self.sign["host"] and pid != os.getpid() and not running(pid)
 
     def end(self) -> None:
         """No more signs."""
@@ -345,6 +341,8 @@ def execute(task: Task) -> Outcome:
     finally:
         if life is not None:
             life.end()
+            if task.owned and life.orphaned():
+                os._exit(1)  # Nobody is there for an answer; loky's worker would wait for more tasks for minutes.
         if task.threads is not None and inside:
             set_threads(None)
 
@@ -536,7 +534,7 @@ def run_study(
         driver = (socket.gethostname(), os.getpid())
         root = os.fspath(study.root.resolve())
         tasks = [
-            Task(run, os.fspath(store.folder.resolve()), root, format, study.record, study.checkpoint, threads, driver)
+            Task(run, os.fspath(store.folder.resolve()), root, format, study.record, study.checkpoint, threads, driver, backend == "loky")
             for run in runs
             if not (run.id in done and covers(done[run.id], study.record)) and (retry_failed or run.id not in failed)
         ]

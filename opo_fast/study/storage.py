@@ -62,7 +62,7 @@ def explained(path: pathlib.Path, doing: str = "written") -> Iterator[None]:
 
 def write_atomic(path: pathlib.Path, write: Callable[[BinaryIO], object], *, durable: bool = True) -> None:
     """Have `write` fill a temporary file, bring it to the disk, and give it its name; on failure nothing is left behind."""
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{time.monotonic_ns()}.part")
+    temporary = path.with_name(f".{path.name}~{socket.gethostname()}~{os.getpid()}~{time.monotonic_ns()}.part")
     with explained(path):
         try:
             with open(temporary, "xb") as file:
@@ -390,11 +390,12 @@ class Store:
 def alive(sign: Meta) -> bool:
     """Whether the process behind a sign of life is there; for another machine, whether the sign is fresh."""
     if sign.get("host") == socket.gethostname() and isinstance(sign.get("pid"), int):
-        return _running(sign["pid"])
+        return running(sign["pid"])
     return time.time() - float(sign.get("updated", 0.0)) < STALE
 
 
-def _running(pid: int) -> bool:
+def running(pid: int) -> bool:
+    """Whether a process of this machine is there."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -404,10 +405,10 @@ def _running(pid: int) -> bool:
     return True
 
 
-def _process_is_gone(path: pathlib.Path) -> bool:
-    host, _, pid = path.name.split(".")[-2].partition("-") if path.name.count("-") == 2 else ("", "", "")
-    pid = pid.split("-")[0]
-    return host == socket.gethostname() and pid.isdigit() and not _running(int(pid))
+def _process_is_gone(temporary: pathlib.Path) -> bool:
+    """Whether the process of this machine that was writing a temporary file is gone."""
+    parts = temporary.name.split("~")
+    return len(parts) == 4 and parts[1] == socket.gethostname() and not running(int(parts[2]))
 
 
 def _text(path: pathlib.Path) -> str:
