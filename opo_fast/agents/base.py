@@ -39,7 +39,7 @@ class BaseAgent:
 
     planning_calls = 0
 
-    def __init__(self, layout: Layout, action_mask: npt.ArrayLike | None = None) -> None:
+    def __init__(self, layout: Layout, *, action_mask: npt.ArrayLike | None = None) -> None:
         check_layout(layout)
         self.layout = layout
         self.action_mask = as_mask(layout, action_mask)

@@ -131,7 +131,7 @@ class Optimum(BaseAgent):
         if not (hasattr(cmdp, "mdp") and hasattr(cmdp, "layout")):
             raise OpoError(f"cmdp is a {type(cmdp).__name__} without mdp and layout: a ContextualMDP is needed")
         check_backend(backend)
-        super().__init__(cmdp.layout, action_mask)
+        super().__init__(cmdp.layout, action_mask=action_mask)
         self.cmdp, self.backend = cmdp, backend
         self._plans: LRU[Array] = LRU(PLANS)
 

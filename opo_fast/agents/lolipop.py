@@ -120,7 +120,7 @@ class LOLIPOP(BaseAgent):
         action_mask: npt.ArrayLike | None = None,
     ) -> None:
         check_layout(layout)
-        super().__init__(layout, action_mask)
+        super().__init__(layout, action_mask=action_mask)
         for name, given in (("loss_class", loss_class), ("dynamics_class", dynamics_class)):
             if not hasattr(given, "oracle"):
                 raise OpoError(

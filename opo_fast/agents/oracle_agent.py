@@ -53,7 +53,7 @@ class OracleAgent(BaseAgent):
         action_mask: npt.ArrayLike | None = None,
         backend: Backend = "numba",
     ) -> None:
-        super().__init__(layout, action_mask)
+        super().__init__(layout, action_mask=action_mask)
         check_backend(backend)
         self.backend = backend
         self.loss_oracle = make_oracle(loss_class, layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))

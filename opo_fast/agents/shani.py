@@ -80,7 +80,7 @@ class TabularOPO(BaseAgent):
         per_context: bool = True,
         action_mask: npt.ArrayLike | None = None,
     ) -> None:
-        super().__init__(layout, action_mask)
+        super().__init__(layout, action_mask=action_mask)
         k, h = whole(episodes, "episodes", least=1), layout.horizon
         delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
         self.bonus_scale, self.per_context = real(bonus_scale, "bonus_scale"), bool(per_context)

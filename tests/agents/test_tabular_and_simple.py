@@ -137,11 +137,11 @@ def test_a_table_that_is_too_large_is_refused():
 def test_uniform_and_optimum():
     env, mask = environment(2, masked=True)
     for context in (0, 1):
-        np.testing.assert_allclose(Uniform(env.layout, mask).policy(context), mask / mask.sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(Uniform(env.layout, action_mask=mask).policy(context), mask / mask.sum(axis=1, keepdims=True))
         np.testing.assert_array_equal(Optimum(env).policy(context), of.solve(env.mdp(context)).policy)
     result = of.simulate(env, Optimum(env), 20, seed=0)
     np.testing.assert_array_equal(result.regret, np.zeros(20))
-    result = of.simulate(env, Uniform(env.layout, mask), 20, seed=0)
+    result = of.simulate(env, Uniform(env.layout, action_mask=mask), 20, seed=0)
     np.testing.assert_array_equal(result.value, result.uniform_value)
     with pytest.raises(of.OpoError, match="cmdp is a str"):
         Optimum("env")
@@ -202,6 +202,22 @@ def test_every_agent_runs_by_name_in_its_practical_setting(horizon):
         other.restore(agent.state())
         for context in env.contexts:
             np.testing.assert_array_equal(other.policy(context), agent.policy(context))
+
+
+def test_every_agent_keeps_to_the_mask():
+    from opo_fast.envs import make
+
+    env = make("icu-sepsis", horizon=2)
+    assert env.action_mask is not None
+    for name in agents.names(env.layout):
+        if name == "lolipop":
+            with pytest.raises(of.OpoError, match="LOLIPOP plans for each pair"):
+                agents.make(name, env, episodes=30)
+        elif name == "rm-ucdd":
+            with pytest.warns(UserWarning, match="p_min is 0"):
+                of.simulate(env, agents.make(name, env, episodes=30), 30, seed=0)
+        else:
+            of.simulate(env, agents.make(name, env, episodes=30), 30, seed=0)
 
 
 def test_names_fit_the_layout():
