@@ -10,7 +10,7 @@ from .icu_sepsis import icu_sepsis, load_icu_data
 from .icu_variants import icu_formulary, icu_reduced, icu_table, icu_wards
 from .large import inventory, queue_network
 from .prism import from_prism
-from .registry import EnvironmentInfo, about, describe, info, make, names
+from .registry import EnvironmentInfo, about, describe, from_file, info, make, names
 from .rewards import RescaledRewards, RewardMap, rewards_to_losses
 from .tables import TabularMDP, expected_rewards
 
@@ -29,6 +29,7 @@ __all__ = [
     "describe",
     "expected_rewards",
     "family",
+    "from_file",
     "from_gymnasium",
     "from_mdptoolbox",
     "from_pairs",

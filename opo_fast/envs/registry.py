@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
+import json
+import os
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import OpoError
-from ..layers import LayeredMDP
+from ..layers import LayeredMDP, whole
 from ..operations import evaluate, solve
 from . import bandits, families, gathering, generators, icu_variants, large
-from .environment import Environment
+from .environment import Environment, PerContext
 from .icu_sepsis import icu_sepsis
+from .prism import from_prism
+from .tables import TabularMDP
 
-__all__ = ["EnvironmentInfo", "about", "describe", "info", "make", "names"]
+__all__ = ["EnvironmentInfo", "about", "describe", "from_file", "info", "make", "names"]
 
 
 @dataclass(frozen=True)
@@ -242,15 +247,67 @@ def make(name: str, **options: Any) -> Environment:
     OpoError
         An unknown name or option, a value out of range, or a package that is missing.
     """
-    entry = info(name)
+    if name not in _BY_NAME and pathlib.Path(name).is_file():
+        factory: Callable[..., Environment] = functools.partial(from_file, name)
+        known: tuple[str, ...] = ("horizon",)
+    else:
+        entry = info(name)
+        factory, known = entry.factory, entry.options
     for option in options:
-        if option not in entry.options:
-            raise OpoError(f"{name} has no option {option!r}: one of {', '.join(entry.options)} is needed")
+        if option not in known:
+            raise OpoError(f"{name} has no option {option!r}: one of {', '.join(known)} is needed")
     try:
-        return entry.factory(**options)
+        return factory(**options)
     except TypeError as error:
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise OpoError(f"{name} cannot be built with {given}: {error}") from error
+
+
+def from_file(path: str | os.PathLike[str], horizon: int | None = None) -> Environment:
+    """The environment of one context that is the model in a file; both classes hold the truth alone.
+
+    Parameters
+    ----------
+    path : path
+        An npz that `TabularMDP.save` or `LayeredMDP.save` wrote, or a .tra file of PRISM or Storm; beside it, files of the
+        same name that end in .lab, .srew, .trew, .rew, .state.rew or .trans.rew are read too.
+    horizon : int, optional
+        Steps, for a model without layers; 20 where absent.
+
+    Raises
+    ------
+    OpoError
+        What is wrong with the file.
+    """
+    file = pathlib.Path(path)
+    steps = 20 if horizon is None else whole(horizon, "horizon", least=1)
+    if file.suffix == ".tra":
+        beside = {ending: file.with_suffix(ending) for ending in (".lab", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
+        there = {ending: other for ending, other in beside.items() if other.is_file()}
+        labels = there.pop(".lab", None)
+        return from_prism(file, labels=labels, rewards=list(there.values())).environment(steps)
+    if file.suffix != ".npz":
+        raise OpoError(f"{os.fspath(path)}: the file ends in {file.suffix!r}; .npz or .tra is needed")
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            layered = json.loads(str(stored["meta"]))["format"] == "opo_fast.LayeredMDP"
+    except Exception as error:
+        raise OpoError(f"{os.fspath(path)} holds no model of opo_fast ({error})") from None
+    if not layered:
+        return TabularMDP.load(file).environment(steps)
+    if horizon is not None:
+        raise OpoError(f"horizon is {horizon}: the model in {os.fspath(path)} has its own layers; leave it out")
+    mdp = LayeredMDP.load(file)
+    return Environment(
+        mdp.layout,
+        [PerContext([mdp.losses], "truth")],
+        [PerContext([mdp.transitions], "truth")],
+        contexts=[0],
+        labels=[file.stem],
+        action_mask=mdp.action_mask,
+        name=file.stem,
+        source=os.fspath(path),
+    )
 
 
 def describe(environment: Environment, most: int = 100) -> dict[str, Any]:

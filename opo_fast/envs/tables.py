@@ -213,19 +213,18 @@ class TabularMDP:
         allowed = mask[0]
         rows = first[allowed]
         start: Any = None
-        if (rows == rows[0]).all() and (mdp.losses[0][allowed] == 0).all():
+        flat = P if sp.issparse(P) else P.reshape(n * a, n)
+        same = (mask[base] == allowed).all(axis=1) & ((mdp.losses[base] == mdp.losses[0]) | ~allowed).all(axis=1)
+        for s in np.flatnonzero(same):
+            block = flat[s * a : (s + 1) * a]
+            block = block.toarray() if sp.issparse(block) else block
+            if np.array_equal(block[allowed], rows):
+                start = int(s)
+                break
+        if start is None and (rows == rows[0]).all() and (mdp.losses[0][allowed] == 0).all():
             start = rows[0].astype(np.float64)
-        else:
-            flat = P if sp.issparse(P) else P.reshape(n * a, n)
-            same = (mask[base] == allowed).all(axis=1) & ((mdp.losses[base] == mdp.losses[0]) | ~allowed).all(axis=1)
-            for s in np.flatnonzero(same):
-                block = flat[s * a : (s + 1) * a]
-                block = block.toarray() if sp.issparse(block) else block
-                if np.array_equal(block[allowed], rows):
-                    start = int(s)
-                    break
-            if start is None:
-                raise OpoError("mdp is not stationary: layer 0 is neither one of the states nor a start distribution of loss 0")
+        if start is None:
+            raise OpoError("mdp is not stationary: layer 0 is neither one of the states nor a start distribution of loss 0")
         return cls(P, -mdp.losses[base], start, mask[base], reward_range=(-1.0, 0.0), name=name, source=source)
 
     # -- files -------------------------------------------------------------------------------------------------------
