@@ -88,7 +88,9 @@ class _Checker:
             self.make = source
         else:
             raise OpoError(f"source is a {type(source).__name__}: a function class, or a callable that makes an oracle, is needed")
-        distinct = {context_key(c): c for c in [*contexts, *(t.context for t in self.data[: 8 * 8])]}
+        # Copies that can be written to, to see whether the oracle does.
+        asked = [*contexts, *(t.context for t in self.data)]
+        distinct = {context_key(c): np.array(c) if isinstance(c, np.ndarray) else c for c in asked}
         self.contexts = list(distinct.values())[: max(8, len(contexts))]
         self.faults: list[str] = []
         self.passed: list[str] = []

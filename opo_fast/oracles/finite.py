@@ -13,6 +13,7 @@ from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError, Place
 from ..layers import Layout, Transitions, as_real
 from ..store import LRU
+from .log import TrajectoryLog
 
 __all__ = ["FiniteDynamicsClass", "FiniteDynamicsOracle", "FiniteLossClass", "FiniteLossOracle"]
 
@@ -104,9 +105,9 @@ class _FiniteOracle:
 
     def observe_many(self, trajectories: Sequence[Trajectory]) -> None:
         """Add a log or a sequence of trajectories, all or none; the same bits as one at a time in that order."""
-        before = self.scores.copy()
+        log, before = TrajectoryLog.of(self.layout, trajectories), self.scores.copy()
         try:
-            for trajectory in trajectories:
+            for trajectory in log:
                 self.observe(trajectory)
         except OpoError:
             self.scores = before
@@ -130,6 +131,8 @@ class _FiniteOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the scores of another oracle of the same class."""
+        if "scores" not in state:
+            raise OpoError("state has no 'scores': what an oracle's state() gave is needed")
         scores = np.asarray(state["scores"], np.float64)
         if scores.shape != self.scores.shape:
             raise OpoError(f"state holds {scores.size} scores: one for each of the {self.scores.size} candidates is needed")

@@ -100,7 +100,7 @@ class TrajectoryLog(Sequence[Trajectory]):
             log, mask = trajectories, as_mask(layout, action_mask)
             if log.layout != layout:
                 raise OpoError(f"the log has {log.layout!r}: {layout!r} is needed")
-            if log.action_mask is mask or (mask is not None and log.action_mask is not None and np.array_equal(mask, log.action_mask)):
+            if mask is None or (log.action_mask is not None and np.array_equal(mask, log.action_mask)):
                 return log
             return cls(layout, log.contexts, log.states, log.actions, log.losses, mask)
         if isinstance(trajectories, Trajectory) or not isinstance(trajectories, Iterable):

@@ -43,6 +43,8 @@ class ParametricOracle:
         Number of trajectories in the data.
     """
 
+    function_class: Any
+
     def __init__(self, layout: Layout, action_mask: Array | None) -> None:
         if not isinstance(layout, Layout):
             raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
@@ -103,13 +105,21 @@ class ParametricOracle:
 
     def state(self) -> dict[str, Any]:
         """Data and fits: arrays, and values that JSON can hold. An oracle that restores it goes on with the same bits."""
-        header = {"oracle": type(self).__name__, "episodes": self.episodes, "number": self._number, "stale": self._stale}
-        return {**header, **self._state()}
+        counts = {"episodes": self.episodes, "number": self._number, "stale": self._stale}
+        return {"oracle": self._settings(), **counts, **self._state()}
+
+    def _settings(self) -> dict[str, Any]:
+        """What must agree between the oracle that wrote a state and the one that restores it."""
+        options = vars(self.function_class).items()
+        numbers = {name: value for name, value in options if name != "size" and isinstance(value, (bool, int, float))}
+        return {"kind": type(self).__name__, "layer_sizes": list(self.layout.layer_sizes), "n_actions": self.layout.n_actions, **numbers}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle of the same class and layout; one that does not fit raises and changes nothing."""
-        if state.get("oracle") != type(self).__name__:
-            raise OpoError(f"state belongs to {state.get('oracle', 'no oracle')}: one of a {type(self).__name__} is needed")
+        theirs = state.get("oracle", {})
+        for name, value in self._settings().items():
+            if theirs.get(name) != value:
+                raise OpoError(f"state belongs to an oracle whose {name} is {theirs.get(name)!r}: {value!r} is needed")
         try:
             commit = self._restored(state)
             episodes, number, stale = int(state["episodes"]), int(state["number"]), bool(state["stale"])
