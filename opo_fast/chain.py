@@ -365,7 +365,12 @@ class _Single(_Chain):
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
         rule, scratch = self.engine.rule, Scratch(model)
         chunk = chunk_of(model)
-        lines = np.empty((2 * get_threads(), min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
+        lines = np.empty(
+            (
+                2 * min(get_threads(), model.threads) if model.threads > 1 else 2,
+                min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions,
+            )
+        )
         after = (
             model.parts, length, self.steps - self.first, chunk, int(rule.greedy), int(rule.visits == "actions"), losses,
             counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.half_loss,

@@ -267,6 +267,7 @@ _FAULTS = {
     3: "the action is masked and has probability {value!r}; 0 is needed",
 }
 _ALL = np.empty((0, 0), dtype=np.bool_)
+_FLOAT64 = np.dtype(np.float64)
 
 
 def _checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> Array:
@@ -274,12 +275,13 @@ def _checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> 
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
     if array.ndim != 2 or 0 in array.shape:
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) is needed")
-    result = _own(np.ascontiguousarray(array, dtype=np.float64))
-    place = np.zeros(2, np.int64)
+    plain = array.dtype == _FLOAT64 and array.flags.c_contiguous and array.flags.writeable
+    result = array if plain else _own(np.ascontiguousarray(array, dtype=np.float64))
     tolerance = 1e-6 if array.dtype == np.float32 else 1e-8
-    code = weight_kernels.check_policy(result, _ALL if mask is None else _own(mask), tolerance, place)
-    if code:
-        s, a = int(place[0]), int(place[1])
+    fault = weight_kernels.check_policy(result, _ALL if mask is None else _own(mask), tolerance)
+    if fault:
+        pair, code = divmod(int(fault), 8)
+        s, a = divmod(pair, array.shape[1])
         layer = f" (layer {layout.layer_of(s)})" if layout is not None else ""
         if code == 4:
             raise OpoError(f"policy: state {s}{layer}: the probabilities sum to {float(result[s].sum())!r}; 1 is needed")

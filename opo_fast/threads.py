@@ -86,7 +86,9 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     n is at most `most`, and 1 inside a part of `run_all` or while another group meets: its threads must all be running
     for any of them to go on.
     """
-    n = 1 if getattr(_inside, "yes", False) or not COMPILED else min(get_threads(), most)
+    n = 1
+    if most > 1 and COMPILED and not getattr(_inside, "yes", False):
+        n = min(get_threads(), most)
     if n > 1 and _meeting.acquire(blocking=False):
         try:
             gate = np.zeros(2, np.int64)

@@ -50,10 +50,10 @@ def test_large_form_equals_the_reference_and_one_thread(monkeypatch, set_threads
     rng = np.random.default_rng(11)
     small = random_model(rng, [1, 30, 41, 7], 3, form, masked=True, density=0.5)
     policy = random_policy(rng, small)
-    assert not small.transitions.parallel
-    monkeypatch.setattr(layers, "_LARGE", {0: 8, 1: 8})
+    assert small.transitions.threads == 1
+    monkeypatch.setattr(layers, "_WORTH_MEETING", 2)
     large = of.LayeredMDP(small.layout, small.losses, small.transitions.arrays(), small.action_mask)
-    assert large.transitions.parallel
+    assert large.transitions.threads > 1
     set_threads(threads)
     assert_same_operations(large, policy)
     occupancy = of.occupancy(large, policy)

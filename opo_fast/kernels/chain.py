@@ -67,26 +67,34 @@ def _backup(
         for i in range(full, n):
             q[i] = max(0.0, q[i])
             sum_q[r0 + i] += q[i]
+        i = 0
         for s in range(s0, s1):
+            end = rows[s + 1] - r0
+            j = i
             y = 0.0
-            least = sum_q[rows[s]]
-            for r in range(rows[s], rows[s + 1]):
-                y = fma(policies[at, r], q[r - r0], y)
-                least = min(least, sum_q[r])
+            least = sum_q[r0 + i]
+            while j < end:
+                y = fma(policies[at, r0 + j], q[j], y)
+                least = min(least, sum_q[r0 + j])
+                j += 1
             v[s] = y
-            for r in range(rows[s], rows[s + 1]):
-                e[r - r0] = eta * (least - sum_q[r])
+            while i < end:
+                e[i] = eta * (least - sum_q[r0 + i])
+                i += 1
         for i in range(0, full, 8):
             vstore(e, i, vexp(vload(e, i)))
         for i in range(full, n):
             e[i] = sexp(e[i])
+        i = 0
         for s in range(s0, s1):
+            end = rows[s + 1] - r0
             y = 0.0
-            for r in range(rows[s], rows[s + 1]):
-                y += e[r - r0]
+            for j in range(i, end):
+                y += e[j]
             y = 1.0 / y
-            for r in range(rows[s], rows[s + 1]):
-                policies[to, r] = e[r - r0] * y
+            while i < end:
+                policies[to, r0 + i] = e[i] * y
+                i += 1
 
 
 @kernel

@@ -98,19 +98,25 @@ def _backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, greed
             kind, data, indptr, indices, block[h], rows[layers[h + 1]] - first, r0 - first, r1 - first,
             v, layers[h + 1], layers[h + 2] - layers[h + 1], q, r0,
         )  # fmt: skip
-    for s in range(lo, hi):
-        if greedy:
-            best = rows[s]
-            for r in range(rows[s], rows[s + 1]):
+    r = r0
+    if greedy:
+        for s in range(lo, hi):
+            end = rows[s + 1]
+            best = r
+            while r < end:
                 policy[r] = 0.0
                 if q[r] < q[best]:
                     best = r
+                r += 1
             policy[best] = 1.0
             v[s] = q[best]
-        else:
+    else:
+        for s in range(lo, hi):
+            end = rows[s + 1]
             x = 0.0
-            for r in range(rows[s], rows[s + 1]):
+            while r < end:
                 x = fma(policy[r], q[r], x)
+                r += 1
             v[s] = x
 
 

@@ -110,13 +110,16 @@ def visit(
         for p in range(parts * me // n, parts * (me + 1) // n):
             lo = s0 + size * p // parts
             hi = s0 + size * (p + 1) // parts
+            r = rows[lo]
             for s in range(lo, hi):
                 x = d[s]
-                for r in range(rows[s], rows[s + 1]):
+                end = rows[s + 1]
+                while r < end:
                     y = x * policies[at, r]
                     y = y if y > TINY else 0.0
                     w[r - first] = y
                     visits[r] += y
+                    r += 1
             if kind == 1 and n_next > 0:
                 for j in range(p * n_next, (p + 1) * n_next):
                     private[j] = 0.0

@@ -62,31 +62,34 @@ def exponential_weights(policy, q, eta, out):
 
 
 @brief
-def check_policy(policy, allowed, tolerance, place):
-    """First fault of an (n_states, n_actions) policy: its code is returned, its state and action go to `place`.
+def check_policy(policy, allowed, tolerance):
+    """First fault of an (n_states, n_actions) policy: its code plus 8 times its pair; 0 where there is none.
 
-    0 none, 1 an entry that is not finite, 2 a negative entry, 3 a masked action with a probability above 0, 4 a row
-    whose sum misses 1 by more than `tolerance`. `allowed` is empty where every action is.
+    1 an entry that is not finite, 2 a negative entry, 3 a masked action with a probability above 0, 4 a row whose sum
+    misses 1 by more than `tolerance`. `allowed` is empty where every action is.
     """
     n_states, n_actions = policy.shape
     masked = allowed.size > 0
     for s in range(n_states):
         total = 0.0
+        least = 0.0
+        stray = False
+        for a in range(n_actions):
+            total += policy[s, a]
+            least = min(least, policy[s, a])
+            if masked:
+                stray = stray or (policy[s, a] > 0.0 and not allowed[s, a])
+        # A sum with NaN or infinity in it is not within the tolerance either.
+        if least >= 0.0 and abs(total - 1.0) <= tolerance and not stray:
+            continue
         for a in range(n_actions):
             x = policy[s, a]
-            code = 0
+            pair = 8 * (s * n_actions + a)
             if not math.isfinite(x):
-                code = 1
-            elif x < 0.0:
-                code = 2
-            elif masked and x > 0.0 and not allowed[s, a]:
-                code = 3
-            if code:
-                place[0] = s
-                place[1] = a
-                return code
-            total += x
-        if abs(total - 1.0) > tolerance:
-            place[0] = s
-            return 4
+                return 1 + pair
+            if x < 0.0:
+                return 2 + pair
+            if masked and x > 0.0 and not allowed[s, a]:
+                return 3 + pair
+        return 4 + 8 * s * n_actions
     return 0
