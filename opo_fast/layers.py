@@ -17,8 +17,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from .errors import OpoError, Place
-from .kernels.generate import unordered_row
-from .kernels.ingest import check_csr, check_dense, check_unit, ingest_dense
+from .kernels.ingest import check_csr, check_dense, check_unit, ingest_dense, unordered_row
 from .kernels.scores import path_probabilities
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
@@ -221,26 +220,27 @@ class Transitions(_Immutable):
                 f"block has shape {result.block.shape} and indices {indices.shape}: {(layout.horizon,)} and {data.shape} are needed"
             )
         result.block[-1] = 0
-        result.data, result.indptr, result.indices = frozen(data), frozen(indptr), frozen(indices)
+        result.data, result.indptr, result.indices = _read_only(data), _read_only(indptr), _read_only(indices)
         seen = set()
         for h in range(layout.horizon - 1):
             start, n_rows, n_next = int(result.block[h]), result._n_rows(h), layout.layer_sizes[h + 1]
             if (start, n_rows, n_next) in seen:
                 continue
             seen.add((start, n_rows, n_next))
-            pointer = indptr[start : start + n_rows + 1]
+            pointer = result.indptr[start : start + n_rows + 1]
             if not 0 <= start <= indptr.size - n_rows - 1 or pointer[0] < 0 or pointer[-1] > data.size:
                 raise OpoError(f"block[{h}] is {start}: the {n_rows} rows of layer {h} do not fit into indptr and data")
-            row = int(unordered_row(pointer, indices, n_next))
+            row = int(unordered_row(pointer, result.indices, n_next))
             if row >= 0:
                 raise OpoError(f"indices: layer {h}, row {row}: next states that increase from 0 to {n_next - 1} are needed")
             sums, place = np.empty(n_rows), np.zeros(2, np.int64)
-            code = check_csr(data, indptr, start, n_rows, _tolerance(data.dtype), sums, place)
+            code = check_csr(result.data, result.indptr, start, n_rows, _tolerance(data.dtype), sums, place)
             if code:
                 p = int(place[1])
                 position = int(indices[p]) if code == 1 else 0
                 raise result._fault(code, h, "data", float(data[p]) if code == 1 else 0.0, position, place[0], sums)
-        frozen(result.block)
+        for array in (result.block, data, indptr, indices):
+            frozen(array)
         return result
 
     def _distinct(self, arrays: Sequence[Any], size: Callable[[int], int]) -> tuple[list[int], int]:
@@ -341,7 +341,7 @@ class Transitions(_Immutable):
             indptr[start : start + n_rows + 1] = part.indptr
             indptr[start : start + n_rows + 1] += begin
             sums, place = np.empty(n_rows), np.zeros(2, np.int64)
-            code = check_csr(data, indptr, start, n_rows, _tolerance(part.dtype, self.dtype), sums, place)
+            code = check_csr(_read_only(data), _read_only(indptr), start, n_rows, _tolerance(part.dtype, self.dtype), sums, place)
             if code:
                 p = int(place[1])
                 position = int(indices[p]) if code == 1 else 0
@@ -727,6 +727,11 @@ def frozen(array: Array) -> Array:
     return array
 
 
+def _read_only(array: Array) -> Array:
+    """A read-only view: Numba compiles kernels for read-only arrays apart, so a check sees these alone."""
+    return frozen(array.view())
+
+
 def whole(value: Any, name: str, *, least: int, most: int | None = None) -> int:
     """`value` as an int within [least, most], or an error that names it."""
     scalar = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
@@ -822,8 +827,11 @@ def as_csr(array: Any, name: str | Place) -> Any:
 
 def _is_canonical(matrix: Any) -> bool:
     """Whether indices increase strictly within each row, decided from the arrays and not from a flag."""
-    indptr = matrix.indptr.astype(np.int64, copy=False)
-    return bool(unordered_row(indptr, matrix.indices, matrix.shape[1]) < 0)
+    # Positions are within range by now, so that both of SciPy's types can be read as the kernels' own.
+    indices = np.ascontiguousarray(matrix.indices)
+    indices = indices.view(np.uint32) if indices.dtype == np.int32 else indices.astype(np.uint32)
+    indptr = np.ascontiguousarray(matrix.indptr, np.int64)
+    return bool(unordered_row(_read_only(indptr), _read_only(indices), matrix.shape[1]) < 0)
 
 
 def as_transitions(

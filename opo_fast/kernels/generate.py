@@ -1,23 +1,10 @@
-"""CSR rows of large generated models, written straight into their final arrays, and the check of CSR rows in place."""
+"""CSR rows of large generated models, written straight into their final arrays."""
 
 from __future__ import annotations
 
 from ._jit import kernel
 
-__all__ = ["inventory_counts", "inventory_rows", "queue_counts", "queue_rows", "unordered_row"]
-
-
-@kernel
-def unordered_row(indptr, indices, n_next):
-    """First row whose indices do not increase strictly below `n_next`, or whose pointers fall; -1 where there is none."""
-    for row in range(indptr.size - 1):
-        lo, hi = indptr[row], indptr[row + 1]
-        if hi < lo:
-            return row
-        for p in range(lo, hi):
-            if indices[p] >= n_next or (p > lo and indices[p] <= indices[p - 1]):
-                return row
-    return -1
+__all__ = ["inventory_counts", "inventory_rows", "queue_counts", "queue_rows"]
 
 
 @kernel

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import math
 
-from ._jit import brief
+from ._jit import brief, kernel
 
-__all__ = ["check_csr", "check_dense", "check_unit", "ingest_dense", "pack_lane"]
+__all__ = ["check_csr", "check_dense", "check_unit", "ingest_dense", "pack_lane", "unordered_row"]
+
+
+@kernel
+def unordered_row(indptr, indices, n_next):
+    """First row of CSR indices that do not increase strictly below `n_next`, or whose pointers fall or lead too far; -1: none."""
+    for row in range(indptr.size - 1):
+        lo, hi = indptr[row], indptr[row + 1]
+        if hi < lo or hi > indices.size:
+            return row
+        for p in range(lo, hi):
+            if indices[p] >= n_next or (p > lo and indices[p] <= indices[p - 1]):
+                return row
+    return -1
 
 
 @brief
