@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import OpoError
-from ..layers import Layout, real, uniform_policy, whole
+from ..layers import Layout, real, whole
 from ..operations import Backend
 from ..oracles.finite import FiniteDynamicsClass
 from .base import State, check_layout, hashable
@@ -354,7 +354,7 @@ class RegCB(_Bandit):
         """The action of least lower bound, of equals the first; shape (1, A)."""
         bounds = self.lower_bound(context)
         best = (bounds if self.allowed is None else np.where(self.allowed, bounds, np.inf)).argmin()
-        policy: Array = uniform_policy(self.layout, self.action_mask) * 0.0
+        policy: Array = self.uniform() * 0.0
         policy[0, best] = 1.0
         return policy
 

@@ -1,4 +1,38 @@
-"""What every agent shares: counting episodes, and a state that can be saved and restored."""
+"""What every agent shares: counting episodes, and a state that can be saved and restored.
+
+A new agent is one class, in one file of one's own. It has ``policy(context)``; what it learns comes through oracles
+(`OracleAgent`), policy chains (`ChainAgent`), or ``_learn(trajectory)``. It is then simulated, saved and compared like
+the others::
+
+    from opo_fast import envs
+    from opo_fast.agents import OracleAgent
+    from opo_fast.compare import compare
+
+
+    class ExploreThenCommit(OracleAgent):
+        # All actions alike in the first episodes, then the optimum of the fitted model.
+
+        name = "explore, then commit"
+
+        def __init__(self, layout, loss_class, dynamics_class, *, first=100, **options):
+            super().__init__(layout, loss_class, dynamics_class, **options)
+            self.first = first
+
+        def policy(self, context):
+            if self.episode < self.first:
+                return self.uniform()
+            return self.plan(context).policy
+
+        def settings(self):
+            return {**super().settings(), "first": self.first}  # a saved state fits agents of the same settings
+
+
+    env = envs.make("random-finite", seed=1)
+    mine = {"commit": lambda seed: ExploreThenCommit(env.layout, env.loss_class, env.dynamics_class)}
+    found = compare(env, {**mine, "opo": "opo", "uniform": "uniform"}, episodes=400, seeds=3)
+    for line in found.summary():
+        print(f"{line.agent:8s} regret {line.regret.mean:6.1f} [{line.regret.low:.1f}, {line.regret.high:.1f}]")
+"""
 
 from __future__ import annotations
 
@@ -11,7 +45,7 @@ import numpy.typing as npt
 
 from ..cmdp import Trajectory, check_trajectory
 from ..errors import OpoError
-from ..layers import Layout, as_mask
+from ..layers import Layout, as_mask, uniform_policy
 from ..store import read_state, write_state
 
 __all__ = ["BaseAgent", "oracle_state", "restore_oracle"]
@@ -48,6 +82,10 @@ class BaseAgent:
     def policy(self, context: Any) -> Array:
         """The policy (n_states, A) of the coming episode at `context`. A pure query."""
         raise NotImplementedError
+
+    def uniform(self) -> Array:
+        """The policy that is uniform over the allowed actions."""
+        return uniform_policy(self.layout, self.action_mask)
 
     def observe(self, trajectory: Trajectory) -> None:
         """Learn from one episode; a bad trajectory changes nothing."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..cmdp import context_key
 from ..errors import OpoError
-from ..layers import Layout, real, uniform_policy
+from ..layers import Layout, real
 from ..operations import Backend, check_backend, solve
 from ..store import LRU
 from .base import BaseAgent
@@ -28,7 +28,7 @@ class Uniform(BaseAgent):
 
     def policy(self, context: Any) -> Array:
         """The uniform policy."""
-        return uniform_policy(self.layout, self.action_mask)
+        return self.uniform()
 
 
 class Greedy(OracleAgent):
@@ -91,7 +91,7 @@ class EpsilonGreedy(Greedy):
     def policy(self, context: Any) -> Array:
         """The mixture of the greedy and the uniform policy."""
         epsilon = self.epsilon
-        return (1 - epsilon) * self.plan(context).policy + epsilon * uniform_policy(self.layout, self.action_mask)
+        return (1 - epsilon) * self.plan(context).policy + epsilon * self.uniform()
 
     def settings(self) -> dict[str, Any]:
         """See `BaseAgent.settings`."""

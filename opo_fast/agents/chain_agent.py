@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import reference
 from ..chain import ChainEngine, History
 from ..cmdp import Trajectory
-from ..layers import LayeredMDP, Layout, uniform_policy, whole
+from ..layers import LayeredMDP, Layout, whole
 from ..operations import Backend
 from ..rules import ChainRule
 from .base import State, hashable
@@ -121,7 +121,7 @@ class ChainAgent(OracleAgent):
             if ("P", fit) not in parts:
                 parts["P", fit] = self.transitions(fit, context)
             models.append(LayeredMDP(self.layout, self.loss_oracle.losses(loss_fit, context), parts["P", fit]))
-        return reference.chain(models, self.rule, uniform_policy(self.layout, self.action_mask))
+        return reference.chain(models, self.rule, self.uniform())
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
         """Advance the chains of these contexts side by side. A hint that never changes a result."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
-from ..layers import Layout, real, uniform_policy, whole
+from ..layers import Layout, real, whole
 from ..oracles.versions import from_json, to_json
 from .base import BaseAgent, State
 
@@ -107,7 +107,7 @@ class TabularOPO(BaseAgent):
         """The policy of this context's table; uniform before its first episode."""
         table = self.tables.get(self._key(context))
         if table is None:
-            return uniform_policy(self.layout, self.action_mask)
+            return self.uniform()
         full = np.zeros(self.layout.shape)
         full[self.allowed] = table.policy
         return full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import numpy as np
 import pytest
@@ -161,6 +162,27 @@ def test_files_are_written_whole_or_not_at_all(tmp_path):
         read_state(path)
     with pytest.raises(of.OpoError, match="no file"):
         read_state(tmp_path / "none.npz")
+
+
+def test_the_example_of_a_new_agent_runs(capsys, tmp_path):
+    from opo_fast.agents import base
+
+    text = base.__doc__.split("::\n", 1)[1]
+    code = textwrap.dedent(text)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+    space = {}
+    exec(compile(code, "example", "exec"), space)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    regret = {words[0]: float(words[2]) for words in lines}
+    # Uniform play loses 100 episodes' worth at first, the same on the same seeds, and next to nothing after them.
+    assert regret["commit"] == pytest.approx(regret["uniform"] / 4, rel=0.1)
+    env, kind = space["env"], space["ExploreThenCommit"]
+    agent, other = (kind(env.layout, env.loss_class, env.dynamics_class, first=first) for first in (10, 10))
+    of.simulate(env, agent, 30, seed=0)
+    agent.save(tmp_path / "agent.npz")
+    other.load(tmp_path / "agent.npz")
+    for context in env.contexts:
+        np.testing.assert_array_equal(agent.policy(context), other.policy(context))
 
 
 def test_an_oracle_that_cannot_be_saved_is_named():
