@@ -235,7 +235,7 @@ def describe(env: Env = "icu-sepsis", horizon: Horizon = None, settings: Setting
     pairs = f"{facts['allowed_pairs']:,} allowed pairs of state and action"
     console.print(f"{cmdp.layout.horizon} layers, {facts['n_states']:,} states, {facts['n_actions']} actions, {pairs}")
     console.print(f"Transitions ({facts['storage']}): {facts['transitions']:,}; {facts['bytes'] / 1e6:.2f} MB stored")
-    columns = ["context", "prob.", "uniform", "optimum", "gap"] + (["reward of uniform", "reward of optimum"] if cmdp.reward_map else [])
+    columns = ["context", "prob.", "uniform", "optimum", "gap"] + (["reward of\nuniform", "reward of\noptimum"] if cmdp.reward_map else [])
     table = _table("Values V(s_1): expected sum of losses", columns)
     for row in facts["contexts"]:
         numbers = [row["uniform"], row["optimum"], row["uniform"] - row["optimum"]]
@@ -386,7 +386,7 @@ def _report(console: Console, result: SimulationResult) -> None:
 def _table(title: str, columns: list[str]) -> Table:
     table = Table(title=title, title_justify="left", title_style="")
     for column in columns:
-        table.add_column(column, justify="left" if column == "context" else "right", no_wrap=column == "context")
+        table.add_column(column, justify="left" if column == "context" else "right", no_wrap=column != "context")
     return table
 
 
