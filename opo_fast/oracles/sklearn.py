@@ -63,6 +63,8 @@ class _SklearnClass:
             from sklearn.base import clone
         except ImportError:
             raise OpoError("scikit-learn estimators need scikit-learn: pip install 'opo-fast[sklearn]'") from None
+        if isinstance(estimator, type):
+            raise OpoError(f"estimator is the class {estimator.__name__}: an instance, {estimator.__name__}(...), is needed")
         for name in ("fit", self.method, "get_params"):
             if not hasattr(estimator, name):
                 raise OpoError(f"estimator is a {type(estimator).__name__} without {name}")
