@@ -1,11 +1,12 @@
 """Time of a chain step under the rules of OPO, E-UC3RL and RM-UCDD, on the same models: what the visit rule costs.
 
-    python bench/replay_speed.py
+python bench/replay_speed.py
 """
 
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def rules(horizon: int) -> dict[str, ChainRule]:
 
 def model(rng: np.random.Generator, horizon: int, size: int, n_actions: int) -> of.LayeredMDP:
     sizes = [1] + [size] * (horizon - 1)
-    arrays = [rng.dirichlet(np.ones(m), size=(n, n_actions)) for n, m in zip(sizes[:-1], sizes[1:], strict=True)]
+    arrays = [rng.dirichlet(np.ones(m), size=(n, n_actions)) for n, m in pairwise(sizes)]
     layout = of.Layout(sizes, n_actions)
     return of.LayeredMDP(layout, rng.random(layout.shape), arrays)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opo_fast as of
-from opo_fast import reference
+from opo_fast import agents, envs, reference
 from opo_fast.agents import FALCON, LOLIPOP, POCMAB, RMUCDD, UCCB, RegCB, SquareCB, inverse_gap_weights
 from opo_fast.agents.bandits import NO_DYNAMICS
 from opo_fast.agents.lolipop import _weights
@@ -294,3 +294,15 @@ def test_what_is_missing_is_named():
 
     with pytest.raises(of.OpoError, match="lower_bound"):
         RegCB(LAYOUT, Plain())
+
+
+@pytest.mark.parametrize("name", ["po-cmab", "uccb", "squarecb", "falcon", "regcb"])
+def test_the_best_treatment_of_actg175_is_reached(name):
+    pytest.importorskip("lifelines")
+    env = envs.make("trial", by=None)
+    # The event rates of the four randomised arms of ACTG175.
+    np.testing.assert_allclose(env.mdp(0).losses, [[0.340226, 0.197318, 0.208015, 0.228164]], atol=5e-7)
+    agent = agents.make(name, env, episodes=2000)
+    result = of.simulate(env, agent, 2000, seed=0)
+    assert agent.policy(0)[0].argmax() == 1
+    assert result.gap_closed(slice(-200, None)) > 0.7
