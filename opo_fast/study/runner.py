@@ -549,7 +549,7 @@ def run_study(
                 )
                 messages += [line for outcome in outcomes for line in outcome.message.split("\n") if line]
             stopped = interrupted() or store.stop_file.exists()
-        store.stop_file.unlink(missing_ok=True)
+        store.clean()
         messages += store.reindex()
         done, _ = store.finished()
         failed = store.failed()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import pathlib
@@ -265,11 +266,8 @@ class Store:
     def write_run(self, meta: Meta, columns: Mapping[str, Array], format: str) -> None:
         """Store a finished run."""
         path = self.runs / f"{meta['id']}.{format}"
-        if format == "parquet":
-            write_atomic(path, lambda file: _write_parquet(file, meta, columns))
-        else:
-            arrays: dict[str, Any] = {"meta": np.array(json.dumps(meta)), **columns}
-            write_atomic(path, lambda file: np.savez_compressed(file, **arrays))
+        write = _write_parquet if format == "parquet" else _write_npz
+        write_atomic(path, lambda file: write(file, meta, columns))
         for other in (self.runs / f"{meta['id']}.{name}" for name in ("parquet", "npz") if name != format):
             other.unlink(missing_ok=True)
         self._append([self._line(path, meta)])
@@ -428,22 +426,54 @@ def require_pyarrow() -> Any:
     return pyarrow
 
 
+def _seal(meta: Meta, columns: Mapping[str, Array]) -> dict[str, str]:
+    """The texts that a run file holds beside its columns: settings, checksums of the columns, and the checksum of both."""
+    text, sums = json.dumps(meta), json.dumps({name: _checksum(column) for name, column in columns.items()})
+    return {"opo_fast": text, "opo_fast.columns": sums, "opo_fast.sum": hashlib.sha256((text + sums).encode()).hexdigest()}
+
+
+def _unseal(texts: Mapping[str, str], columns: Mapping[str, Array]) -> Meta:
+    """The settings of a run file, or an error where it is not what was written."""
+    text, sums = texts["opo_fast"], texts["opo_fast.columns"]
+    if hashlib.sha256((text + sums).encode()).hexdigest() != texts["opo_fast.sum"]:
+        raise ValueError("the checksum of its settings is wrong")
+    known = json.loads(sums)
+    for name, column in columns.items():
+        if _checksum(column) != known.get(name):
+            raise ValueError(f"the checksum of its column {name!r} is wrong")
+    meta: Meta = json.loads(text)
+    return meta
+
+
+def _checksum(column: Array) -> str:
+    array = np.ascontiguousarray(column)
+    return hashlib.blake2b(array.dtype.str.encode() + array.tobytes(), digest_size=8).hexdigest()
+
+
 def _write_parquet(file: BinaryIO, meta: Meta, columns: Mapping[str, Array]) -> None:
     pa = require_pyarrow()
-    table = pa.table(dict(columns)).replace_schema_metadata({"opo_fast": json.dumps(meta)})
-    pa.parquet.write_table(table, file, compression="zstd", write_page_checksum=True)
+    table = pa.table(dict(columns)).replace_schema_metadata(_seal(meta, columns))
+    pa.parquet.write_table(table, file, compression="zstd")
 
 
 def _read_parquet(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[Meta, dict[str, Array]]:
     pa = require_pyarrow()
-    with pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+    with pa.parquet.ParquetFile(path) as file:
         known = file.schema_arrow
         table = file.read(columns=[name for name in wanted if name in known.names] if wanted is not None else None)
-    meta = json.loads((known.metadata or {})[b"opo_fast"])
-    return meta, {name: table.column(name).to_numpy() for name in table.column_names}
+    texts = {key.decode(): text.decode() for key, text in (known.metadata or {}).items()}
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    return _unseal(texts, columns), columns
+
+
+def _write_npz(file: BinaryIO, meta: Meta, columns: Mapping[str, Array]) -> None:
+    arrays: dict[str, Any] = {name: np.array(text) for name, text in _seal(meta, columns).items()}
+    np.savez_compressed(file, **{**arrays, **columns})
 
 
 def _read_npz(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[Meta, dict[str, Array]]:
     with np.load(path, allow_pickle=False) as file:
-        meta = json.loads(str(file["meta"]))
-        return meta, {name: file[name] for name in file.files if name != "meta" and (wanted is None or name in wanted)}
+        texts = {name: str(file[name]) for name in file.files if name.startswith("opo_fast")}
+        names = [name for name in file.files if name not in texts and (wanted is None or name in wanted)]
+        columns = {name: file[name] for name in names}
+    return _unseal(texts, columns), columns

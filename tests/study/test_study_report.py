@@ -1,0 +1,257 @@
+"""Pictures, the report and the command line of studies."""
+
+from __future__ import annotations
+
+import base64
+import html.parser
+import importlib.util
+import re
+import shutil
+import subprocess
+
+import pytest
+from study_cases import ROOT, small
+from typer.testing import CliRunner
+
+import opo_fast as of
+from opo_fast.study import Results, run_study
+from opo_fast.study.cli import app
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib (extra 'plot') is not installed")
+
+NASTY = 'Lock <b>&"x"</b>'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished study with a grid, a failing agent and a label that HTML must not understand."""
+    folder = tmp_path_factory.mktemp("report") / "s"
+    environments = [{"name": "combination-lock", "label": NASTY, "options": {"horizon": 3}}]
+    agents = [
+        {"name": "opo", "label": "OPO", "grid": {"bonus_scale": [2e-6, 1e-5], "eta_scale": [10, 50]}},
+        "uniform",
+        {"name": "study_cases:broken", "label": "broken", "options": {"at": 9}},
+    ]
+    run_study(small(agents=agents, environments=environments, record={"every": 3, "measures": ["expected_regret", "saturation"]}), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    from opo_fast.study.report import write_report
+
+    return write_report(Results(folder))
+
+
+class Reader(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.links, self.words, self.open, self.ids = [], [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes.items() if name in ("href", "src", "xlink:href", "srcset", "action")]
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        if tag not in ("meta", "br", "link", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def reader(page):
+    reader = Reader()
+    reader.feed(page.read_text(encoding="utf-8"))
+    assert not reader.open
+    return reader
+
+
+def test_the_page_needs_nothing_from_elsewhere(page, reader, folder):
+    assert not {"script", "link", "iframe", "img", "object", "embed"} & set(reader.tags)
+    assert not [word for word in ("@import", "url(http", "onload=", "onclick=") if word in page.read_text()]
+    assert reader.tags.count("svg") == 2
+    assert len(set(reader.ids)) == len(reader.ids)
+    for link in reader.links:
+        if link.startswith("#"):
+            assert link[1:] in reader.ids
+        elif not link.startswith("data:image/png;base64,"):
+            assert (page.parent / link).is_file()
+    files = [link for link in reader.links if link.startswith("runs/")]
+    assert len(files) == len(list((folder / "runs").iterdir())) == 10
+
+
+def test_the_page_tells_what_the_study_found(reader, folder):
+    text = " ".join(" ".join(reader.words).split())
+    assert "10 of 12 runs finished" in text
+    assert NASTY in text
+    assert "RuntimeError: the oracle gave up in episode 9" in text
+    assert "Traceback (most recent call last)" in text
+    for heading in ("Agents compared, seed by seed", "Sensitivity to settings", "Failures", "Settings", "Runs", "growth exponent"):
+        assert heading in text
+    results = Results(folder)
+    for run in results.runs:
+        if run.id in results.done:
+            assert f"{results.done[run.id]['summary']['regret']:.5g}" in text
+    assert of.__version__ in text
+
+
+def test_a_study_without_finished_runs_has_a_report(tmp_path):
+    from opo_fast.study.report import write_report
+
+    run_study(small(agents=[{"name": "study_cases:broken", "options": {"at": 1}}], seeds=1), tmp_path / "s")
+    text = write_report(Results(tmp_path / "s")).read_text()
+    assert "No run is finished yet." in text
+
+
+CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None)
+
+
+def browser(*arguments):
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        *arguments,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_real_browser_shows_the_page_within_its_width(tmp_path, page, width):
+    # The page itself has no script; this copy measures it and says so in its title.
+    picture = "document.querySelector('svg').getBoundingClientRect().width"
+    measure = f"<script>document.title=[document.documentElement.scrollWidth,innerWidth,{picture}]</script>"
+    copy = tmp_path / "copy.html"
+    copy.write_text(page.read_text().replace("</body>", f"{measure}</body>"))
+    frame = tmp_path / "frame.html"
+    # A frame has the width of a phone, which a browser window on a desktop cannot always have.
+    source = base64.b64encode(copy.read_bytes()).decode()
+    frame.write_text(
+        f"<iframe id=f style='width:{width}px;height:800px;border:0' srcdoc=''></iframe><p id=out></p><script>"
+        f"const f=document.getElementById('f');f.onload=()=>{{document.getElementById('out').textContent='seen '+f.contentDocument.title}};"
+        f"f.srcdoc=new TextDecoder().decode(Uint8Array.from(atob('{source}'),c=>c.charCodeAt(0)))</script>"
+    )
+    out = browser("--virtual-time-budget=4000", "--window-size=1400,900", "--dump-dom", f"file://{frame}").stdout
+    match = re.search(r"seen (\d+),(\d+),([\d.]+)", out)
+    assert match, out[-500:]
+    scroll, inner, picture = (float(x) for x in match.groups())
+    assert inner == width
+    assert scroll <= width
+    assert 0.5 * min(width, 544) < picture <= width
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_screenshot_and_a_print_can_be_made(tmp_path, page):
+    browser(f"--screenshot={tmp_path / 'page.png'}", "--window-size=1280,1600", f"file://{page}")
+    browser(f"--print-to-pdf={tmp_path / 'page.pdf'}", f"file://{page}")
+    import matplotlib.image
+
+    picture = matplotlib.image.imread(tmp_path / "page.png")
+    assert picture.shape[:2] == (1600, 1280)
+    assert 0.02 < (picture[..., :3].min(axis=2) < 0.9).mean() < 0.6
+    assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, (SystemExit, of.OpoError)):
+        raise result.exception
+    return result
+
+
+STUDY = """
+name = "cli"
+episodes = 30
+seeds = {seeds}
+[[environments]]
+name = "combination-lock"
+label = "lock"
+options = {{ horizon = 3 }}
+[[agents]]
+name = "opo"
+label = "OPO"
+grid = {{ bonus_scale = [2e-6, 1e-5], eta_scale = [50] }}
+"""
+
+
+def test_the_command_line_from_run_to_export(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(STUDY.format(seeds=1))
+    result = call("run", "s.toml", "--workers", 1, "--report")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "cli-study"
+    assert (folder / "report.html").is_file()
+    assert (folder / "regret.png").read_bytes()[:4] == b"\x89PNG"
+    assert "2 of 2 runs are finished" in result.output
+    (tmp_path / "s.toml").write_text(STUDY.format(seeds=2))
+    assert "4 of 4 runs are finished" in call("run", "s.toml", "-w", 1).output
+    for study in ("s.toml", "cli-study"):
+        output = call("status", study, "--runs").output
+        assert "4 of 4 runs finished, 0 under way, 0 waiting" in output
+        assert output.count("OPO (bonus_scale=") == 4
+    assert call("resume", "cli-study", "-w", 1).exit_code == 0
+    assert call("plot", "cli-study", "--file", "p.svg").exit_code == 0
+    assert (tmp_path / "p.svg").read_text().startswith("<?xml")
+    assert call("plot", "cli-study", "--measure", "seconds").exit_code == 0
+    assert call("plot", "cli-study", "--heatmap", "bonus_scale,eta_scale", "--file", "h.png").exit_code == 0
+    assert call("report", "s.toml", "--file", "r.html").exit_code == 0
+    assert "cli-study/runs/" in (tmp_path / "r.html").read_text()
+    assert "120 lines" in call("export", "cli-study", "t.csv").output
+    assert "4 lines" in call("export", "cli-study", "t.csv", "--summary").output
+
+
+def test_failures_of_runs_end_in_exit_code_1_and_are_listed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (
+        STUDY.format(seeds=1)
+        .replace('name = "opo"', 'name = "bad_agent:make"')
+        .replace("bonus_scale = [2e-6, 1e-5], eta_scale = [50]", "at = [7]")
+    )
+    (tmp_path / "s.toml").write_text(text)
+    (tmp_path / "bad_agent.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom study_cases import broken as make\n")
+    result = call("run", "s.toml", "-w", 1)
+    assert result.exit_code == 1
+    assert "0 of 1 runs are finished, 1 failed" in result.output
+    output = call("status", "cli-study").output
+    assert "failed: lock / OPO / seed 0, episode 6: RuntimeError: the oracle gave up in episode 7" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["status", "nowhere"], "there is no file or folder 'nowhere'"),
+        (["run", "nowhere.toml"], "there is no study file 'nowhere.toml'"),
+        (["report", "."], r"is not the folder of a study"),
+    ],
+)
+def test_the_command_line_names_what_is_missing(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert isinstance(result.exception, of.OpoError)
+    assert message in str(result.exception)
+
+
+def test_plots_name_what_they_cannot_draw(folder, tmp_path):
+    for arguments, message in (
+        (["--file", tmp_path / "x.docx"], "an ending of"),
+        (["--measure", "colour"], "has no column 'colour'"),
+        (["--heatmap", "bonus_scale"], "two settings with a comma"),
+        (["--heatmap", "bonus_scale,delta"], "'delta' is not in the grid of 'OPO'"),
+        (["--environment", "x"], "environments has 'x'"),
+    ):
+        result = call("plot", folder, *arguments)
+        assert isinstance(result.exception, of.OpoError), result.output
+        assert message in str(result.exception)
