@@ -291,14 +291,10 @@ class Store:
         """
         found: dict[str, Meta] = {}
         unknown = dict(self._files())
-        with contextlib.suppress(OSError):
-            for line in self.index.read_bytes().split(b"\n"):
-                try:
-                    meta = json.loads(line)
-                    if unknown.get(meta["file"]) == meta["size"]:
-                        found[meta["id"]] = meta
-                except (ValueError, KeyError, TypeError):
-                    continue
+        for meta in self._indexed():
+            with contextlib.suppress(KeyError, TypeError):
+                if unknown.get(meta["file"]) == meta["size"]:
+                    found[meta["id"]] = meta
         for meta in found.values():
             del unknown[meta["file"]]
         messages = []
@@ -309,6 +305,20 @@ class Store:
             except StoreError as error:
                 messages.append(str(error))
         return found, messages
+
+    def _indexed(self) -> list[Any]:
+        """The lines of the index that can be read."""
+        try:
+            lines = self.index.read_bytes().splitlines()
+        except OSError:
+            return []
+        with contextlib.suppress(ValueError):
+            return list(json.loads(b"[" + b",".join(lines) + b"]"))  # All at once takes half the time.
+        known = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                known.append(json.loads(line))
+        return known
 
     def _files(self) -> Iterator[tuple[str, int]]:
         with contextlib.suppress(FileNotFoundError), os.scandir(self.runs) as entries:
