@@ -63,7 +63,7 @@ def combination_lock(
     n_dynamics = whole(n_dynamics, "n_dynamics", least=1)
     cost = real(path_cost, "path_cost", most=1.0, strict=True) / (horizon - 2)
     layout = Layout([1] + [2] * (horizon - 1), n_actions)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole(seed, "seed", least=0))
     codes = rng.integers(n_actions, size=(n_dynamics, n_contexts, horizon - 1))
     last = rng.integers(n_actions, size=n_contexts)
     true_dynamics = n_dynamics // 2

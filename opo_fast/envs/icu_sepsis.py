@@ -155,7 +155,7 @@ def icu_sepsis(
     mask = np.concatenate([np.arange(25)[None] == 0] + [data.admissible] * horizon)
     layout = Layout([1] + [716] * horizon, 25)
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole(seed, "seed", least=0))
     kept = [data.admissible] + [remaining_doses(data.admissible, sigma, rng) for sigma in sigmas]
     named = [("no dose matters", average_rows(data, data.admissible, data.admissible))]
     named += [
