@@ -212,12 +212,12 @@ def test_every_agent_keeps_to_the_mask():
     for name in agents.names(env.layout):
         if name == "lolipop":
             with pytest.raises(of.OpoError, match="LOLIPOP plans for each pair"):
-                agents.make(name, env, episodes=30)
+                agents.make(name, env, episodes=4)
         elif name == "rm-ucdd":
             with pytest.warns(UserWarning, match="p_min is 0"):
-                of.simulate(env, agents.make(name, env, episodes=30), 30, seed=0)
+                of.simulate(env, agents.make(name, env, episodes=4), 4, seed=0)
         else:
-            of.simulate(env, agents.make(name, env, episodes=30), 30, seed=0)
+            of.simulate(env, agents.make(name, env, episodes=4), 4, seed=0)
 
 
 def test_names_fit_the_layout():
