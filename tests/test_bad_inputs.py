@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 import opo_fast as of
 from opo_fast.cmdp import check_trajectory
+from opo_fast.layers import Transitions
 
 LAYOUT = of.Layout([1, 3, 4], 2)
 MASK = np.ones(LAYOUT.shape, bool)
@@ -52,6 +53,16 @@ def damaged_csc():
     array.indices = array.indices.copy()
     array.indices[2] = 99
     return [sparse()[0], array]
+
+
+def flat(dtype=np.float64, **changes):
+    """Flat CSR arrays of the kernels' own form with one number changed."""
+    t = of.LayeredMDP(LAYOUT, losses(), sparse()).transitions
+    arrays = {name: np.array(getattr(t, name)) for name in ("data", "indptr", "indices", "block")}
+    for name, (place, value) in changes.items():
+        arrays[name][place] = value
+    arrays["data"] = arrays["data"].astype(dtype)
+    return Transitions.from_flat(LAYOUT, **arrays)
 
 
 def model(loss=None, transitions=None, mask=None, **options):
@@ -182,6 +193,15 @@ BAD = {
     "coordinate outside the rows": (lambda: model(transitions=damaged_coo(0, 6)), ["transitions[1]", "entry 5", "row 6", "0 to 5"]),
     "coordinate outside the layer": (lambda: model(transitions=damaged_coo(1, -2)), ["transitions[1]", "entry 5", "next state -2"]),
     "column form outside the rows": (lambda: model(transitions=damaged_csc()), ["transitions[1]", "not a valid sparse array"]),
+    "flat pointers beyond the entries": (lambda: flat(indptr=(1, 10**9)), ["indices", "layer 0, row 0"]),
+    "flat pointers end too far": (lambda: flat(indptr=(-1, 10**9)), ["block[1]", "layer 1", "do not fit"]),
+    "flat block too far": (lambda: flat(block=(1, 99)), ["block[1]", "99"]),
+    "flat block negative": (lambda: flat(block=(0, -1)), ["block[0]", "-1"]),
+    "flat position outside the layer": (lambda: flat(indices=(3, 3)), ["indices", "layer 0, row 1", "0 to 2"]),
+    "flat positions out of order": (lambda: flat(indices=(1, 0)), ["indices", "layer 0, row 0"]),
+    "flat row sum": (lambda: flat(data=(6, 0.75)), ["data[1]", "layer 1", "state 1", "action 0", "1.5"]),
+    "flat nan": (lambda: flat(data=(0, np.nan)), ["data[0]", "state 0", "next state 0", "nan"]),
+    "flat data of integers": (lambda: flat(data=(0, 1), dtype=np.int64), ["data", "float64 or float32"]),
     "transitions of another layout": (
         lambda: of.LayeredMDP(of.Layout([1, 3], 2), np.zeros((4, 2)), model().transitions),
         ["transitions", "[1, 3, 4]", "[1, 3]"],

@@ -13,7 +13,7 @@ from strategies import layer_sizes, random_mask, random_model, seeded
 
 import opo_fast as of
 from opo_fast import chain as chain_module
-from opo_fast import layers, reference
+from opo_fast import layers, operations, reference
 from opo_fast.chain import ChainEngine, History
 from opo_fast.rules import ChainRule, opo_rule
 
@@ -61,8 +61,8 @@ def switching(n=STEPS, seed=3, fits=5):
 
 @pytest.fixture
 def large(monkeypatch):
-    """Make every model built in the test count as large."""
-    return lambda: monkeypatch.setattr(layers, "_LARGE", {0: 1, 1: 1})
+    """Make every model built in the test count as large enough for threads that meet after each layer."""
+    return lambda: monkeypatch.setattr(layers, "_WORTH_MEETING", 1)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,8 @@ def test_two_hundred_steps_that_switch_among_five_models(form, large, literal, s
     expected = literal((tuple(sizes), n_actions, storage), history, **SETTINGS)
     assert np.abs(expected - models[0].uniform_policy()).max() > 0.1, "the chain must have moved for the test to say anything"
     np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-10)
-    assert models[0].transitions.parallel == is_large
+    assert (models[0].transitions.threads > 1) == is_large
+    assert (models[0].transitions.parts > 1) == (form == "large csr")
     engine = ChainEngine(models[0].layout, models[0].action_mask, opo_rule(models[0].layout, 1, 1, 1), None, 0)
     assert engine.packed == form.startswith("packed")
 
@@ -297,7 +298,7 @@ def test_chunks_of_states_do_not_change_bits(form, large, monkeypatch):
     source = Source(form, 1)
     expected, _ = play(source, switching(20))
     for chunk in (1, 7, 30):
-        monkeypatch.setattr(chain_module, "CHUNK", chunk)
+        monkeypatch.setattr(operations, "CHUNK", chunk)
         assert play(source, switching(20))[0] == expected
 
 

@@ -123,6 +123,12 @@ def exercise(dtype):
             if kind is sp.csr_array:
                 P.indices, P.indptr = P.indices.astype(index), P.indptr.astype(index)
             of.solve(of.LayeredMDP.stationary(P, losses, 3, dtype=dtype))
+            P.data.flags.writeable = False
+            of.solve(of.LayeredMDP.stationary(P, losses, 3, dtype=dtype))
+    t = of.LayeredMDP.stationary(sp.csr_array(np.full((12, 4), 0.25)), losses, 3, dtype=dtype).transitions
+    for copy in (np.array, np.asarray):
+        of.solve(of.LayeredMDP(t.layout, np.zeros(t.layout.shape), layers.Transitions.from_flat(
+            t.layout, copy(t.data), copy(t.indptr), copy(t.indices), t.block)))
     for q in flavours(losses):
         of.exponential_weights(rng.dirichlet(np.ones(3), size=4), q, 1)
         of.exponential_weights(np.eye(3, dtype=int)[[0, 1, 2, 0]], q, np.float32(1))

@@ -272,6 +272,16 @@ def test_a_model_keeps_nothing_of_its_inputs(layout, losses, blocks):
             array[...] = saved
 
 
+def test_flat_arrays_are_a_model_without_a_copy(layout, losses):
+    mdp = random_model(np.random.default_rng(0), [1, 3, 4], 2, "csr", density=0.5)
+    t = mdp.transitions
+    data, indptr, indices = np.array(t.data), np.array(t.indptr), np.array(t.indices)
+    flat = Transitions.from_flat(layout, data, indptr, indices, t.block)
+    assert np.shares_memory(flat.data, data)
+    assert not data.flags.writeable
+    assert answers(of.LayeredMDP(layout, mdp.losses, flat)) == answers(mdp)
+
+
 # -- masks -------------------------------------------------------------------------------------------------------------
 
 
