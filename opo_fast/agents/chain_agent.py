@@ -146,10 +146,13 @@ class ChainAgent(OracleAgent):
 
     def _state(self) -> State:
         history = self.history
+        # Fits of most oracles are numbers: an array is written and read in no time, however many runs there are.
+        numbered = all(isinstance(fit, int) for run in history.runs for fit in run)
+        runs = np.array(history.runs, np.int64).reshape(-1, 2) if numbered else list(history.runs)
         return {
             "history.length": history.length,
             "history.starts": np.array(history.starts, np.int64),
-            "history.runs": list(history.runs),
+            "history.runs": runs,
             **super()._state(),
         }
 
@@ -157,7 +160,8 @@ class ChainAgent(OracleAgent):
         history = History()
         history.length = int(state["history.length"])
         history.starts = [int(start) for start in state["history.starts"]]
-        history.runs = [(hashable(loss_fit), hashable(fit)) for loss_fit, fit in state["history.runs"]]
+        runs = state["history.runs"]
+        history.runs = [(hashable(loss_fit), hashable(fit)) for loss_fit, fit in (runs.tolist() if isinstance(runs, np.ndarray) else runs)]
         super()._restore(state)
         self.history = history
         # Chains are a cache: they are built again, to the same bits.

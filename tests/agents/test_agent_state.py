@@ -185,6 +185,33 @@ def test_the_example_of_a_new_agent_runs(capsys, tmp_path):
         np.testing.assert_array_equal(agent.policy(context), other.policy(context))
 
 
+def test_fits_of_any_kind_come_back(tmp_path):
+    env, losses, dynamics = contexts()
+
+    class Named:
+        """Fits are tuples of a name and a number."""
+
+        def __init__(self):
+            self.inner = losses.oracle(env.layout, None)
+            self.observe, self.state, self.restore = self.inner.observe, self.inner.state, self.inner.restore
+
+        def fit(self):
+            return "candidate", (self.inner.fit(),)
+
+        def losses(self, fit, context):
+            return self.inner.losses(fit[1][0], context)
+
+    options = {"eta": 0.3, "beta_loss": 1.0, "beta_dynamics": 0.2}
+    agent = of.OPO(env.layout, Named(), dynamics, **options)
+    run(env, agent, 40)
+    agent.save(tmp_path / "agent.npz")
+    other = of.OPO(env.layout, Named(), dynamics, **options).load(tmp_path / "agent.npz")
+    assert other.history.runs == agent.history.runs
+    assert {fit[0] for fit in other.history.runs} == {("candidate", (0,)), ("candidate", (1,))}
+    for c in range(3):
+        np.testing.assert_array_equal(other.policy(c), agent.policy(c))
+
+
 def test_an_oracle_that_cannot_be_saved_is_named():
     env, losses, dynamics = contexts()
 
