@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 class LossOracle(Protocol):
     """A least-squares oracle (paper, section 2.3): any object with these three methods is one.
 
+    `losses` may be asked from several threads at once, for different contexts, while no data are added.
     `opo_fast.oracles.check_oracle` checks an oracle of one's own. It may also have
 
     ``check(trajectory)``

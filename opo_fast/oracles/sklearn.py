@@ -185,8 +185,7 @@ class _SklearnOracle(ParametricOracle):
         super().__init__(layout, action_mask)
         self.function_class = function_class
         self._features = FeatureMap(function_class.features or pair_features(layout), (*layout.shape, -1))
-        self._x: list[Array] = []
-        self._y: list[Array] = []
+        self._parts: list[tuple[Array, Array]] = []
         self._sizes = [0]
         self._models: LRU[Any] = LRU(_KEPT)
         self._predictions: LRU[Array] = LRU(CACHE_BYTES)
@@ -202,9 +201,12 @@ class _SklearnOracle(ParametricOracle):
 
     def _data(self, episodes: int) -> tuple[Array, Array]:
         """Features (n, H, d) and targets of the first episodes."""
-        if len(self._x) > 1:
-            self._x, self._y = [np.concatenate(self._x)], [np.concatenate(self._y)]
-        return self._x[0][:episodes], self._y[0][:episodes]
+        parts = self._parts
+        if len(parts) > 1:
+            # Replaced as a whole: another thread may be reading.
+            parts = self._parts = [(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))]
+        x, y = parts[0]
+        return x[:episodes], y[:episodes]
 
     def _model(self, number: int) -> Any:
         found = self._models.get(number)
@@ -231,8 +233,7 @@ class _SklearnOracle(ParametricOracle):
         return x, self._targets(batch)
 
     def _add(self, prepared: tuple[Array, Array]) -> None:
-        self._x.append(prepared[0])
-        self._y.append(prepared[1])
+        self._parts.append(prepared)
 
     def _solve(self, number: int) -> bool:
         if self.episodes < self.function_class.first:
@@ -250,10 +251,11 @@ class _SklearnOracle(ParametricOracle):
 
     def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
         sizes, n, horizon = np.asarray(state["sizes"], np.int64).tolist(), int(state["episodes"]), self.layout.horizon
-        x, y = ([np.array(state["x"], np.float64)], [np.array(state["y"])]) if n else ([], [])
-        if n and (x[0].shape[:2] != (n, horizon) or len(y[0]) != n):
-            raise OpoError(f"state holds features of shape {x[0].shape}: ({n}, {horizon}, number of features) is needed")
-        return {"_sizes": sizes, "_x": x, "_y": y, "_models": LRU(_KEPT), "_predictions": LRU(CACHE_BYTES)}
+        parts = [(np.array(state["x"], np.float64), np.array(state["y"]))] if n else []
+        for x, y in parts:
+            if x.shape[:2] != (n, horizon) or len(y) != n:
+                raise OpoError(f"state holds features of shape {x.shape}: ({n}, {horizon}, number of features) is needed")
+        return {"_sizes": sizes, "_parts": parts, "_models": LRU(_KEPT), "_predictions": LRU(CACHE_BYTES)}
 
 
 class SklearnLossOracle(_SklearnOracle):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from oracle_worlds import numbers, random_blocks
@@ -23,7 +25,7 @@ from opo_fast.oracles import (
     check_oracle,
     scheduled,
 )
-from opo_fast.store import read_state, write_state
+from opo_fast.store import LRU, read_state, write_state
 
 LAYOUT = of.Layout([1, 3, 3], 2)
 RNG = np.random.default_rng(0)
@@ -314,3 +316,23 @@ def test_a_schedule_around_a_class_is_looked_through():
     log = TrajectoryLog.collect(World(), 20, seed=1)
     assert isinstance(scheduled(TabularLossClass(), "doubling").oracle(LAYOUT, None), ScheduledOracle)
     check_oracle(scheduled(TabularLossClass(), "doubling"), LAYOUT, log)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_answers_from_several_threads_are_the_same_bits(name):
+    """Chains of different contexts ask in parallel; a cache too small for them all makes its entries come and go."""
+    world = World()
+    oracle = CLASSES[name]().oracle(LAYOUT, None)
+    fits = []
+    for t in TrajectoryLog.collect(world, 30, seed=4):
+        oracle.observe(t)
+        fits.append(oracle.fit())
+    asked = [(fit, c) for fit in sorted(set(fits)) for c in CONTEXTS]
+    expected = [numbers(oracle, fit, c).tobytes() for fit, c in asked]
+    inner = oracle.oracle if isinstance(oracle, ScheduledOracle) else oracle
+    for value in [*vars(inner).values(), *vars(getattr(inner, "_features", inner)).values()]:
+        if isinstance(value, LRU):
+            value.budget = 1
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: [numbers(oracle, fit, c).tobytes() for fit, c in asked], range(4)):
+            assert found == expected
