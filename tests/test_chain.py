@@ -193,10 +193,13 @@ def test_same_bits_whatever_the_memory_prefetch_and_threads(form, large, set_thr
     if FORMS[form][3]:
         large()
     source = Source(form, 4)
-    pairs = switching(60, seed=5)
-    order = [int(c) for c in np.random.default_rng(1).integers(4, size=60)]
+    # Threads that meet after each layer wait for each other, which takes long on a busy machine.
+    steps = 20 if FORMS[form][3] else 60
+    pairs = switching(steps, seed=5)
+    order = [int(c) for c in np.random.default_rng(1).integers(4, size=steps)]
+    set_threads(1)
     expected, _ = play(source, pairs, order=order)
-    assert len(set(expected)) > 30
+    assert len(set(expected)) > steps // 2
     for threads, memory, prefetch in [(1, 1 << 28, 9), (2, 0, 0), (3, 40_000, 3), (1, 0, 2), (2, 200_000, 5)]:
         set_threads(threads)
         got, _ = play(source, pairs, order=order, memory=memory, prefetch=prefetch)
