@@ -175,8 +175,8 @@ def test_missing_and_binary_files(tmp_path):
 
 
 WORDS = st.sampled_from(
-    ['0', '1', '2', '3', '4', '6', '8', '0.5', '1e400', '-1', 'nan', 'mdp', 'dtmc', 'go', '#', '//', ':', '0:', '0="init"', 'init', '#DECLARATION', '#END', '٣', '1_0', '99999999999999999999', '0x1']
-)
+    ["0", "1", "2", "3", "4", "6", "8", "0.5", "1e400", "-1", "nan", "mdp", "dtmc", "go", "#", "//", ":", "0:", '0="init"', "init"]
+) | st.sampled_from(["#DECLARATION", "#END", "٣", "1_0", "99999999999999999999", "0x1", "\x00", "\u2028"])
 LINES = st.lists(st.lists(WORDS, max_size=6).map(" ".join), max_size=8).map("\n".join)
 
 
