@@ -316,7 +316,7 @@ class Simulation:
     def _record_errors(self, t: int, mdp: LayeredMDP, trajectory: Trajectory) -> None:
         """Errors along a trajectory of the fits before it, and of the truth."""
         means, along = mdp.losses[trajectory.states[:-1], trajectory.actions], mdp.transitions.along(trajectory.states, trajectory.actions)
-        truth = float(np.square(means - trajectory.losses).sum()), float(-np.log(along).sum())
+        truth = float(np.square(means - trajectory.losses).sum()), abs(float(np.log(along).sum()))
         for name, error in zip(_ERRORS, (*self.agent.held_out, *truth), strict=True):
             self.columns[name][t] = error
 

@@ -119,7 +119,7 @@ class OracleAgent(BaseAgent):
         if hasattr(self.dynamics_oracle, "error"):
             return squared, self.dynamics_oracle.error(fit, trajectory)
         with np.errstate(divide="ignore"):
-            return squared, float(-np.log(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions)).sum())
+            return squared, abs(float(np.log(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions)).sum()))
 
     def model(self, fits: tuple[Hashable, Hashable], context: Any) -> LayeredMDP:
         """The model that a pair of fits gives at a context."""

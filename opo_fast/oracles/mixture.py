@@ -150,7 +150,7 @@ class MixtureDynamicsOracle(ParametricOracle):
         weights = np.einsum("i,ij->j", self._membership(trajectory.context), self.parameters(fit))
         p = np.where(cells >= 0, np.einsum("mj,j->m", self._probabilities(trajectory.context)[cells], weights), 0.0)
         with np.errstate(divide="ignore"):
-            return float(-np.log(p).sum())
+            return abs(float(np.log(p).sum()))
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best weights lower the negative log-likelihood of all data."""

@@ -303,7 +303,7 @@ class SklearnDynamicsOracle(_SklearnOracle):
         if not cells.size:
             return 0.0
         with np.errstate(divide="ignore"):
-            return float(-np.log(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0)).sum())
+            return abs(float(np.log(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0)).sum()))
 
     def _targets(self, batch: Batch) -> Array:
         self.support.checked_cells(batch.contexts, batch.states, batch.actions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from ..layers import LayeredMDP, Layout, Transitions, frozen
 __all__ = ["Support"]
 
 Array = npt.NDArray[Any]
+_MOST = 1 << 27
+"""Transitions above which a support has to be given: a table of them takes 3 GiB."""
 
 
 class Support:
@@ -52,6 +55,12 @@ class Support:
         if allowed is not None and len(allowed) != layout.horizon - 1:
             raise OpoError(f"support has {len(allowed)} arrays: H - 1 = {layout.horizon - 1} are needed")
         self.sparse = bool(allowed is not None and any(sp.issparse(array) for array in allowed))
+        if allowed is None:
+            everything = sum(n * n_actions * n_next for n, n_next in pairwise(sizes))
+            if everything > _MOST:
+                raise OpoError(
+                    f"support is missing: all {everything} transitions of {layout!r} are too many for a table; give those that can happen"
+                )
         lengths, positions = [], []
         for h in range(layout.horizon - 1):
             n_rows, n_next = sizes[h] * n_actions, sizes[h + 1]

@@ -226,7 +226,7 @@ class TabularDynamicsOracle(_TabularOracle):
         cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
         p = np.where(cells >= 0, self._values(fit, trajectory.context)[cells], 0.0) if cells.size else np.ones(0)
         with np.errstate(divide="ignore"):
-            return float(-np.log(p).sum() + 0.0)
+            return abs(float(np.log(p).sum()))
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best fit lowers the negative log-likelihood of all data (infinite where `fit` excludes some)."""

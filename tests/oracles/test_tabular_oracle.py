@@ -106,6 +106,8 @@ def test_a_support_in_any_form_is_the_same_support():
         assert np.array_equal(result, results[0])
     with pytest.raises(of.OpoError, match="support: layer 0, state 0, action 1 allows no next state"):
         Support(layout, [np.array([[[True] * 3, [False] * 3]]), allowed[1]])
+    with pytest.raises(of.OpoError, match="support is missing: all 9000090000 transitions"):
+        Support(of.Layout([1, 30_000, 100_000], 3))
     with pytest.raises(of.OpoError, match="support has 1 arrays: H - 1 = 2"):
         Support(layout, allowed[:1])
     with pytest.raises(of.OpoError, match=r"support\[1\] has shape \(3, 2, 3\)"):
