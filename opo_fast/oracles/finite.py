@@ -210,8 +210,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(along(self._answer(trajectory.context)[fit], trajectory, self.layout)).sum()))
+        return abs(float(self._gains_once(trajectory)[fit]))  # type: ignore[call-overload]
 
     def _ask(self, context: Any) -> tuple[list[Any], int]:
         answers = []

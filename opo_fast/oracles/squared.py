@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 
 from ..cmdp import Trajectory
 from ..layers import Layout, Transitions
-from .finite import FiniteDynamicsOracle
+from .finite import FiniteDynamicsOracle, along
 
 __all__ = ["FiniteSquaredOracle"]
 
@@ -27,6 +28,12 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
     def fit(self) -> int:
         """Index of the candidate of least squared error; of equals the lowest."""
         return int(self.scores.argmin())
+
+    def error(self, fit: Hashable, trajectory: Trajectory) -> float:
+        """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
+        p = along(self._answer(trajectory.context)[fit], trajectory, self.layout)
+        with np.errstate(divide="ignore"):
+            return abs(float(np.log(p).sum()))
 
     def _gains(self, trajectory: Trajectory) -> Array:
         answers = self._answer(trajectory.context)

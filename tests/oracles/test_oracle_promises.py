@@ -86,6 +86,11 @@ def test_the_packages_oracles_keep_their_promises(name, mask):
     ]
 
 
+def test_least_squares_for_dynamics_keeps_the_promises_too():
+    function_class = CLASSES["finite dynamics"]()
+    check_oracle(lambda: function_class.squared_oracle(LAYOUT, None), LAYOUT, TrajectoryLog.collect(World(), 40, seed=1))
+
+
 def bad_trajectories(good):
     return {
         "unknown state": of.Trajectory(good.context, np.array([0, 9, 4, 7]), good.actions, good.losses),
