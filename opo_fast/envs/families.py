@@ -188,6 +188,11 @@ def frozen_lake(
     reward_schedules : sequence of (goal, hole, ice)
     seed : int
         Of the random maps.
+
+    Notes
+    -----
+    Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: of the gap between the uniform policy and the
+    optimum, 97 % are closed in the last tenth of 1,500 episodes, 98 % in that of 2,000 (five seeds).
     """
     gym_lake = _toy_text("frozen_lake")
     count = whole(maps, "maps", least=0)
@@ -218,6 +223,11 @@ def taxi(horizon: int = 20, *, rainy: bool = False) -> Environment:
     horizon : int
         Steps; the optimum needs up to 18.
     rainy : bool
+
+    Notes
+    -----
+    Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: of the gap between the uniform policy and the
+    optimum, 99.5 % are closed in the last tenth of 300 episodes (three seeds).
     """
     table = from_gymnasium("Taxi-v4", is_rainy=bool(rainy))
     start = table.start

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opo_fast as of
-from opo_fast import envs
+from opo_fast import agents, envs
 
 EXTRA = {"icu": "icu_sepsis", "gym": "gymnasium", "sklearn": "sklearn", "trial": "lifelines"}
 PRACTICAL = {"bonus_scale": 2e-6, "eta_scale": 50}
@@ -130,11 +130,10 @@ def test_the_lock_is_opened_with_a_bonus_only(seed):
     assert (without.uniform_value - without.optimal_value).sum() > 700
 
 
-def test_greedy_never_opens_the_lock():
-    """A greedy learner plays the optimum of its fits; here it leaves the path at once, in every episode."""
+@pytest.mark.parametrize("name", ["greedy", "uniform"])
+def test_greedy_and_uniform_never_open_the_lock(name):
     e = envs.combination_lock()
-    agent = of.OPO(e.layout, e.loss_class, e.dynamics_class, episodes=1500, bonus_scale=0.0, eta=1e9)
-    result = of.simulate(e, agent, episodes=1500, seed=0)
+    result = of.simulate(e, agents.make(name, e, episodes=1500), episodes=1500, seed=0)
     assert result.cumulative_regret[-1] > 700
 
 
