@@ -154,6 +154,7 @@ class _Recorder:
         wanted: list[str] = [name for name in ("expected_regret", "seconds", "memory") if name in record.measures]
         self.measured: dict[str, Array] = {name: np.full(self.rows.size, np.nan) for name in wanted}
         self._line = 0
+        self._looked = self._resident = 0.0
         self._models: list[tuple[Any, float, float]] | None = None
         if "expected_regret" in wanted:
             self._models = [
@@ -172,8 +173,15 @@ class _Recorder:
             if "seconds" in self.measured:
                 self.measured["seconds"][self._line] = simulation.seconds
             if "memory" in self.measured:
-                self.measured["memory"][self._line] = _resident()
+                self.measured["memory"][self._line] = self._memory()
             self._line += 1
+
+    def _memory(self) -> float:
+        """Bytes in memory, looked up at most ten times a second."""
+        now = time.monotonic()
+        if now - self._looked > 0.1:
+            self._looked, self._resident = now, _resident()
+        return self._resident
 
     def _expected_regret(self, models: list[tuple[Any, float, float]]) -> float:
         total = 0.0
