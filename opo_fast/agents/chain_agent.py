@@ -64,9 +64,9 @@ class ChainAgent(OracleAgent):
         if not self.forced:
             self.history.append(*self.fits)
 
-    def warm_start(self, trajectories: Any) -> None:
+    def warm_start(self, trajectories: Any, *, progress: bool | None = None) -> None:
         """See `OracleAgent.warm_start`."""
-        super().warm_start(trajectories)
+        super().warm_start(trajectories, progress=progress)
         if not self.forced:
             self.history = History()
             self.history.append(*self.fits)

@@ -62,7 +62,7 @@ class OracleAgent(BaseAgent):
         self.held_out = (float("nan"), float("nan"))
         self._plans: LRU[Solution] = LRU(PLANS)
 
-    def warm_start(self, trajectories: Any) -> None:
+    def warm_start(self, trajectories: Any, *, progress: bool | None = None) -> None:
         """Let the oracles learn from logged trajectories before the first episode, from all of them or from none.
 
         The first models (f^1, P^1) are then the fits on the log; the agent still stands before episode 1.
@@ -70,6 +70,8 @@ class OracleAgent(BaseAgent):
         Parameters
         ----------
         trajectories : TrajectoryLog or sequence of Trajectory
+        progress : bool, optional
+            A bar on standard error. Default: on a terminal, once two seconds have passed.
 
         Raises
         ------
@@ -87,7 +89,8 @@ class OracleAgent(BaseAgent):
                     oracle.check(trajectory)
         try:
             for oracle in oracles:
-                add_all(oracle, log)
+                for part in log.parts(f"{type(oracle).__name__} reads the log", progress=progress):
+                    add_all(oracle, part)
         except BaseException:
             for oracle, state in zip(oracles, before, strict=True):
                 if state is not None:

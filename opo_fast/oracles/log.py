@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -155,6 +157,36 @@ class TrajectoryLog(Sequence[Trajectory]):
 
     def __iter__(self) -> Iterator[Trajectory]:
         return map(self.__getitem__, range(len(self)))
+
+    def parts(self, label: str, *, progress: bool | None = None, size: int = 1000) -> Iterator[TrajectoryLog]:
+        """The log part by part, with a bar on standard error.
+
+        Parameters
+        ----------
+        label : str
+            What is being done with the parts.
+        progress : bool, optional
+            Default: a bar on a terminal, once two seconds have passed.
+        size : int
+            Trajectories of a part.
+        """
+        began, bar, task = time.perf_counter(), None, None
+        try:
+            for first in range(0, len(self), size):
+                yield self[first : first + size]
+                wanted = progress or (progress is None and sys.stderr.isatty() and time.perf_counter() - began > 2.0)
+                if wanted and bar is None:
+                    from rich.console import Console
+                    from rich.progress import Progress
+
+                    bar = Progress(console=Console(stderr=True))
+                    task = bar.add_task(label, total=len(self))
+                    bar.start()
+                if bar is not None and task is not None:
+                    bar.update(task, completed=min(first + size, len(self)))
+        finally:
+            if bar is not None:
+                bar.stop()
 
     @property
     def pairs(self) -> Array:

@@ -151,6 +151,28 @@ def test_the_first_models_are_the_fits_on_the_log():
         warm.warm_start(log)
 
 
+def test_reading_a_log_shows_a_bar_and_stops_whole(capsys, monkeypatch):
+    log = TrajectoryLog.collect(environment(), 30)
+    assert [len(part) for part in log.parts("x", size=12)] == [12, 12, 6]
+    one, other = agent(), agent()
+    one.warm_start(log, progress=True)
+    assert "TabularLossOracle reads the log" in capsys.readouterr().err.replace("ScheduledOracle", "TabularLossOracle")
+    other.warm_start(log, progress=False)
+    assert capsys.readouterr().err == ""
+    assert one.loss_oracle.state()["0.sums"].tobytes() == other.loss_oracle.state()["0.sums"].tobytes()
+
+    stopped = agent()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stopped.dynamics_oracle, "observe_many", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.warm_start(log)
+    assert stopped.loss_oracle.episodes == 0
+    assert stopped.loss_oracle.fit() == 0
+
+
 def test_a_log_helps():
     cmdp = environment(3)
     cold, warm = agent(), agent()
