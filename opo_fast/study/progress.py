@@ -138,12 +138,14 @@ class Watcher:
         """Begin to show."""
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+            from rich.table import Column
 
+            name = Column(no_wrap=True, overflow="ellipsis", max_width=max(12, self.console.width - 56))
             self._bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.description}", table_column=name),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=13)),
+                TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
                 console=self.console,
             )
             self._overall = self._bars.add_task("[bold]runs", total=len(self.runs), note="kernels are compiled on first use")
@@ -186,5 +188,5 @@ class Watcher:
             self._bars.remove_task(self._tasks.pop(id))
         for id, sign in now.under_way.items():
             if id not in self._tasks:
-                self._tasks[id] = self._bars.add_task(sign["label"], total=sign["episodes"], note=f"{sign['host']} {sign['pid']}")
+                self._tasks[id] = self._bars.add_task(sign["label"], total=sign["episodes"], note=f"on {sign['host']}, {sign['pid']}")
             self._bars.update(self._tasks[id], completed=sign["episode"])
