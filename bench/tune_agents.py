@@ -1,6 +1,6 @@
 """Choose each agent's practical multipliers on one set of environments; `compare_agents.py` reports on another.
 
-    python bench/tune_agents.py [EPISODES] [SEEDS]
+    python bench/tune_agents.py [EPISODES] [SEEDS] [AGENT ...]
 
 Every agent gets a grid of about the same size. The score of a setting is its regret over that of the uniform policy,
 averaged over the environments: 1 is uniform, 0 the optimum.
@@ -23,8 +23,6 @@ TUNING = {
     "combination-lock": lambda: envs.make("combination-lock", horizon=5, seed=103),
     "combination-lock, long": lambda: envs.make("combination-lock", horizon=8, n_actions=2, seed=104),
 }
-_BONUS = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4]
-_WIDE = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
 GRIDS = {
     "opo": {"bonus_scale": [1e-7, 5e-7, 2e-6, 1e-5], "eta_scale": [15.0, 50.0, 150.0]},
     "e-uc3rl": {"bonus_scale": [1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1]},
@@ -56,9 +54,11 @@ def score(name: str, env: object, setting: dict[str, float], episodes: int, seed
     return float(np.mean(shares))
 
 
-def tune(environments: dict, grids: dict, episodes: int, seeds: int) -> None:
+def tune(environments: dict, grids: dict, episodes: int, seeds: int, chosen: list[str]) -> None:
     made = {name: build() for name, build in environments.items()}
     for name, grid in grids.items():
+        if chosen and name not in chosen:
+            continue
         found = []
         for values in itertools.product(*grid.values()):
             setting = dict(zip(grid, values, strict=True))
@@ -75,5 +75,5 @@ if __name__ == "__main__":
     of.set_threads(1)
     numbers = [int(x) for x in sys.argv[1:3]]
     episodes, seeds = (numbers + [1000, 3][len(numbers) :])[:2]
-    tune(TUNING, GRIDS, episodes, seeds)
-    tune(BANDITS, BANDIT_GRIDS, episodes, seeds)
+    tune(TUNING, GRIDS, episodes, seeds, sys.argv[3:])
+    tune(BANDITS, BANDIT_GRIDS, episodes, seeds, sys.argv[3:])

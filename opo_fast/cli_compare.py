@@ -52,7 +52,7 @@ def command(
 
     **growth T^b**: how the regret grows from a tenth of the run on; 1 is linear. **gap closed**: share of the gap between
     the uniform policy and the optimum, in the last tenth. **at cap**: bonuses at their cap there. **plans**: backward
-    inductions of a run. **ms**: the agent's own time per episode.
+    inductions of a run. **ms**: the agent's own processor time per episode.
     """
     console = Console()
     set_threads(threads)

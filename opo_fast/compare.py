@@ -45,7 +45,7 @@ class AgentSummary(NamedTuple):
     planning_calls : float
         Backward inductions at one context, chain steps among them, in a run.
     milliseconds : Estimate
-        The agent's own time per episode: policy, observe and prefetch.
+        The agent's own time per episode: policy, observe and prefetch; processor time, that of all threads together.
     """
 
     agent: str
@@ -116,7 +116,7 @@ def _summary(label: str, runs: Sequence[SimulationResult]) -> AgentSummary:
 
 
 class _Timed:
-    """An agent whose own time is measured."""
+    """An agent whose own time is measured: the processor's, so that what else runs on the machine does not count."""
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
@@ -126,20 +126,20 @@ class _Timed:
         return getattr(self._agent, name)
 
     def policy(self, context: Any) -> Array:
-        began = time.perf_counter()
+        began = time.process_time()
         policy: Array = self._agent.policy(context)
-        self.agent_seconds += time.perf_counter() - began
+        self.agent_seconds += time.process_time() - began
         return policy
 
     def observe(self, trajectory: Trajectory) -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         self._agent.observe(trajectory)
-        self.agent_seconds += time.perf_counter() - began
+        self.agent_seconds += time.process_time() - began
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         self._agent.prefetch(contexts)
-        self.agent_seconds += time.perf_counter() - began
+        self.agent_seconds += time.process_time() - began
 
 
 def compare(

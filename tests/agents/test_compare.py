@@ -49,7 +49,7 @@ def test_the_summary_is_what_the_runs_say(env):
         exponents = [growth_exponent(np.arange(1, 81), run.cumulative_regret) for run in runs]
         assert line.exponent.mean == pytest.approx(np.mean(exponents))
         assert line.milliseconds.mean == pytest.approx(np.mean([1e3 * run.settings["agent_seconds"] / 80 for run in runs]))
-        assert all(0 < run.settings["agent_seconds"] < run.settings["seconds"] for run in runs)
+        assert all(run.settings["agent_seconds"] > 0 for run in runs)
     # The uniform policy's regret is linear up to the order of contexts, and the theory's bonus is saturated.
     assert lines["all alike"].exponent.mean == pytest.approx(1.0, abs=0.1)
     assert lines["theory"].saturation == 1.0
