@@ -183,7 +183,11 @@ class Environment:
 
     def label(self, context: Any) -> str:
         """What a context means."""
-        return str(context) if self.contexts is None else self.labels[_find(self._index, context)]
+        if self.contexts is not None:
+            return self.labels[_find(self._index, context)]
+        if isinstance(context, np.ndarray):
+            return np.array2string(context, precision=3, suppress_small=True, threshold=8, max_line_width=1000)
+        return str(context)
 
     def reward_value(self, loss_value: npt.ArrayLike) -> Array:
         """A value (sum of losses of an episode) in the user's own reward; the value itself where there is no reward."""

@@ -300,6 +300,21 @@ def test_taxi_contexts_mix_to_the_known_optimum():
     assert e.probabilities @ values == pytest.approx(7.93, abs=1e-9)
 
 
+def test_taxi_in_the_rain_has_the_known_optimum():
+    pytest.importorskip("gymnasium")
+    e = envs.taxi(200, rain=(1.0, 0.8))
+    values = [float(e.reward_value(of.solve(m).v[0])) for m in e.mdps]
+    assert len(values) == 24
+    assert e.probabilities[:12] @ values[:12] * 2 == pytest.approx(7.93, abs=1e-9)
+    assert e.probabilities[12:] @ values[12:] * 2 == pytest.approx(3.954574516550829, abs=1e-9)
+
+
+def test_cliff_walking_has_the_known_optima():
+    pytest.importorskip("gymnasium")
+    found = [float(m) for e in (envs.cliff_walking(20),) for m in (e.reward_value(of.solve(x).v[0]) for x in e.mdps)]
+    assert found == pytest.approx([-13, -19.9995630466858], abs=1e-9)
+
+
 def test_lakes_by_map_and_reward():
     pytest.importorskip("gymnasium")
     e = envs.frozen_lake(6, success_rates=(1 / 3, 0.8), reward_schedules=((1, 0, 0), (2, 0, 0)))

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opo_fast as of
-from opo_fast.envs import TabularMDP, expected_rewards, from_gymnasium, from_mdptoolbox, from_pairs, from_quantecon, rewards_to_losses
+from opo_fast.envs import (
+    TabularMDP,
+    expected_rewards,
+    from_gymnasium,
+    from_mdptoolbox,
+    from_pairs,
+    from_quantecon,
+    make,
+    rewards_to_losses,
+)
 
 
 def optimum(table, horizon):
@@ -421,3 +430,37 @@ def test_damaged_files(tmp_path):
     np.savez(path, a=np.zeros(3))
     with pytest.raises(of.OpoError, match="is not a model"):
         TabularMDP.load(path)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 40))
+def test_flipped_bytes_give_a_model_or_the_package_s_error(tmp_path_factory, seed, flips):
+    path = tmp_path_factory.mktemp("flip") / "t.npz"
+    small(3).save(path)
+    blob = np.frombuffer(path.read_bytes(), np.uint8).copy()
+    rng = np.random.default_rng(seed)
+    blob[rng.integers(blob.size, size=flips)] = rng.integers(256, size=flips)
+    path.write_bytes(blob.tobytes())
+    for read in (TabularMDP.load, make):
+        try:
+            read(str(path))
+        except of.OpoError:
+            continue
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 3) | st.floats() | st.text(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 2), inner, max_size=3) | st.tuples(inner, inner, inner, inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(ANYTHING, st.integers(0, 1), st.integers(0, 1), st.integers(0, 3))
+def test_any_object_as_a_table_gives_a_model_or_the_package_s_error(anything, s, a, depth):
+    table = [anything, {0: anything, 1: GOOD[1]}, broken(s, a, anything), broken(s, a, [anything])][depth]
+    try:
+        found = from_gymnasium(table)
+    except of.OpoError:
+        return
+    assert np.isfinite(optimum(found, 2))
