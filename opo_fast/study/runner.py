@@ -127,7 +127,8 @@ def make_environment(choice: Choice, root: str) -> Any:
     if ":" in choice.name:
         return load(choice.name, root)(**choice.options)
     if choice.key not in _made:
-        _made[choice.key] = envs.make(choice.name, **choice.options)
+        beside = pathlib.Path(root, choice.name)
+        _made[choice.key] = envs.make(os.fspath(beside) if beside.is_file() else choice.name, **choice.options)
         while len(_made) > 4:
             _made.popitem(last=False)
     _made.move_to_end(choice.key)
@@ -144,7 +145,7 @@ def make_agent(choice: Choice, environment: Any, episodes: int, seed: int, root:
     return function(environment, **{**given, **choice.options})
 
 
-class _Recorder:
+class Recorder:
     """The columns of a run: those of the simulation at the recorded episodes, and what is measured on the way."""
 
     def __init__(self, simulation: Simulation, record: Record) -> None:
@@ -247,7 +248,7 @@ class _Recorder:
         if "expected_regret" in self.measured:
             numbers["expected_regret"] = float(self.measured["expected_regret"][-1])
         if "memory" in self.measured:
-            numbers["memory"] = float(np.nanmax(self.measured["memory"]))
+            numbers["memory"] = float(self.measured["memory"].max())
         return numbers
 
 
@@ -266,13 +267,15 @@ def _resident() -> float:
         with open("/proc/self/statm", "rb") as file:
             return float(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
     except OSError:
-        import resource
-
+        try:
+            import resource
+        except ImportError:
+            return float("nan")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return float(peak if sys.platform == "darwin" else 1024 * peak)
 
 
-class _Life:
+class Life:
     """Signs of life of a run, and whether it is to stop."""
 
     def __init__(self, task: Task, store: Store) -> None:
@@ -314,7 +317,7 @@ class _Life:
     def orphaned(self) -> bool:
         """Whether the driving process is gone, as far as can be seen from this machine."""
         host, pid = self.task.driver
-        return host == self.sign["host"] and pid != os.getpid() and not running(pid)
+        return host == self.sign["host"] and pid != os.getpid() and running(pid) is False
 
     def end(self) -> None:
         """No more signs."""
@@ -332,9 +335,9 @@ def execute(task: Task) -> Outcome:
         set_threads(task.threads)
     store = Store(task.folder)
     where = {"episode": 0}
-    life: _Life | None = None
+    life: Life | None = None
     try:
-        life = _Life(task, store)
+        life = Life(task, store)
         if life.to_stop():
             return Outcome(task.run.id, "stopped")
         return _execute(task, store, life, where)
@@ -370,11 +373,11 @@ def _failure(task: Task, error: BaseException, episode: int) -> dict[str, Any]:
     }
 
 
-def _execute(task: Task, store: Store, life: _Life, where: dict[str, int]) -> Outcome:
+def _execute(task: Task, store: Store, life: Life, where: dict[str, int]) -> Outcome:
     run = task.run
     started = time.time()
     environment = make_environment(run.environment, task.root)
-    recorder = _Recorder(_simulation(task, environment), task.record)
+    recorder = Recorder(_simulation(task, environment), task.record)
     state, messages = checkpoint.latest(store.checkpoints, run.id)
     resumed = 0
     if state is not None:
@@ -385,7 +388,7 @@ def _execute(task: Task, store: Store, life: _Life, where: dict[str, int]) -> Ou
                 resumed = int(state["resumed"]) + 1
             except OpoError as error:
                 reason = str(error)
-                recorder = _Recorder(_simulation(task, environment), task.record)
+                recorder = Recorder(_simulation(task, environment), task.record)
         if reason is not None:
             messages.append(f"the checkpoint of {run.label} is left aside, and the run starts anew: {reason}")
     simulation = recorder.simulation
@@ -574,7 +577,7 @@ def _check_names(study: Study) -> None:
     """Refuse unknown names before anything is run; import paths are looked at by the runs themselves."""
     for kind, known in (("environments", envs.names()), ("agents", agents.names())):
         for i, entry in enumerate(getattr(study, kind)):
-            if ":" not in entry.name and entry.name not in known and not pathlib.Path(entry.name).is_file():
+            if ":" not in entry.name and entry.name not in known and not (study.root / entry.name).is_file():
                 raise OpoError(
                     f"{kind}[{i}].name is {entry.name!r}: one of {', '.join(known)}, or an import path 'module:function', is needed"
                 )

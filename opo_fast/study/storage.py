@@ -396,14 +396,18 @@ class Store:
 
 
 def alive(sign: Meta) -> bool:
-    """Whether the process behind a sign of life is there; for another machine, whether the sign is fresh."""
+    """Whether the process behind a sign of life is there; where that cannot be known, whether the sign is fresh."""
     if sign.get("host") == socket.gethostname() and isinstance(sign.get("pid"), int):
-        return running(sign["pid"])
+        known = running(sign["pid"])
+        if known is not None:
+            return known
     return time.time() - float(sign.get("updated", 0.0)) < STALE
 
 
-def running(pid: int) -> bool:
-    """Whether a process of this machine is there."""
+def running(pid: int) -> bool | None:
+    """Whether a process of this machine is there; None where the system does not tell."""
+    if os.name == "nt":  # Signal 0 is Ctrl-C there.
+        return None
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -416,7 +420,7 @@ def running(pid: int) -> bool:
 def _process_is_gone(temporary: pathlib.Path) -> bool:
     """Whether the process of this machine that was writing a temporary file is gone."""
     parts = temporary.name.split("~")
-    return len(parts) == 4 and parts[1] == socket.gethostname() and not running(int(parts[2]))
+    return len(parts) == 4 and parts[1] == socket.gethostname() and running(int(parts[2])) is False
 
 
 def _text(path: pathlib.Path) -> str:
