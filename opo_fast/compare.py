@@ -193,25 +193,30 @@ def compare(
     environment = str(getattr(cmdp, "name", type(cmdp).__name__))
     results: dict[str, list[SimulationResult]] = {label: [] for label in makers}
     report = _Progress(progress, len(makers) * len(numbers))
-    for label, maker in makers.items():
-        # Kernels are compiled before a clock runs.
-        simulate(cmdp, _made(maker, cmdp, episodes, numbers[0], given[label]), min(episodes, 3), numbers[0], progress=False)
-    for seed in numbers:
-        for label, maker in makers.items():
-            identity = _identity(cmdp, environment, label, maker, episodes, seed, given[label])
-            path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
-            run = _saved(path, identity)
-            if run is None:
-                agent = _Timed(_made(maker, cmdp, episodes, seed, given[label]))
-                run = simulate(cmdp, agent, episodes, seed, progress=False)
-                if run.interrupted:
-                    return Comparison(environment, results, interrupted=True)
-                calls = getattr(agent, "planning_calls", float("nan"))
-                run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls, comparison=identity)
-                if path is not None:
-                    run.save(path)
-            results[label].append(run)
-            report.show(run)
+    warm: set[str] = set()
+    try:
+        for seed in numbers:
+            for label, maker in makers.items():
+                identity = _identity(cmdp, environment, label, maker, episodes, seed, given[label])
+                path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
+                run = _saved(path, identity)
+                if run is None:
+                    if label not in warm:
+                        # Kernels are compiled before a clock runs.
+                        simulate(cmdp, _made(maker, cmdp, episodes, seed, given[label]), min(episodes, 3), seed, progress=False)
+                        warm.add(label)
+                    agent = _Timed(_made(maker, cmdp, episodes, seed, given[label]))
+                    run = simulate(cmdp, agent, episodes, seed, progress=False)
+                    if run.interrupted:
+                        raise KeyboardInterrupt
+                    calls = getattr(agent, "planning_calls", float("nan"))
+                    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls, comparison=identity)
+                    if path is not None:
+                        run.save(path)
+                results[label].append(run)
+                report.show(run)
+    except KeyboardInterrupt:
+        return Comparison(environment, results, interrupted=True)
     return Comparison(environment, results)
 
 

@@ -132,11 +132,12 @@ class BaseAgent:
         before = self._state()
         try:
             self._restore(state)
-        except KeyError as error:
+        except BaseException as error:
             self._restore(before)
-            raise OpoError(f"state has no {error}: what an agent's state() gave is needed") from None
-        except OpoError:
-            self._restore(before)
+            if isinstance(error, KeyError):
+                raise OpoError(f"state has no {error}: what an agent's state() gave is needed") from None
+            if isinstance(error, (TypeError, IndexError, AttributeError)) or type(error) is ValueError:
+                raise OpoError(f"state is not what an agent's state() gave ({error})") from error
             raise
         self.episode, self.planning_calls = int(state["episode"]), int(state["planning_calls"])
 

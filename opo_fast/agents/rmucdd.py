@@ -21,6 +21,8 @@ from .chain_agent import MEMORY, ChainAgent
 __all__ = ["RMUCDD", "minimum_reachability", "rmucdd_parameters"]
 
 Array = npt.NDArray[Any]
+BLOCK = 1 << 22
+"""Numbers in a block of backward inductions."""
 
 
 class RMUCDD(ChainAgent):
@@ -172,7 +174,7 @@ def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> f
     Returns
     -------
     float
-        By one backward induction for each state, all states of a layer at once; 0 as soon as some state can be avoided.
+        By one backward induction for each state, many states of a layer at once; 0 as soon as some state can be avoided.
     """
     if isinstance(model, LayeredMDP):
         return _minimum_reachability(model)
@@ -200,14 +202,17 @@ def _minimum_reachability(mdp: LayeredMDP) -> float:
     layout, arrays = mdp.layout, mdp.transitions.arrays()
     allowed = np.ones(layout.shape, bool) if mdp.action_mask is None else mdp.action_mask
     least = 1.0
+    together = max(1, BLOCK // (max(layout.layer_sizes) * layout.n_actions))
     for target in range(1, layout.horizon):
-        # Row s of `reach`: the least probabilities to get from s to each state of the target layer.
-        reach: Array = np.eye(layout.layer_sizes[target])
-        for h in range(target - 1, -1, -1):
-            array = arrays[h] if sp.issparse(arrays[h]) else np.reshape(arrays[h], (-1, reach.shape[0]))
-            ahead = np.asarray(array @ reach).reshape(layout.layer_sizes[h], layout.n_actions, -1)
-            reach = np.where(allowed[layout.layer(h)][:, :, None], ahead, np.inf).min(axis=1)
-        least = min(least, float(reach.min()))
-        if least == 0.0:
-            break
+        size = layout.layer_sizes[target]
+        for first in range(0, size, together):
+            # Row s of `reach`: the least probabilities to get from s to some states of the target layer.
+            reach: Array = np.eye(size, min(together, size - first), -first)
+            for h in range(target - 1, -1, -1):
+                array = arrays[h] if sp.issparse(arrays[h]) else np.reshape(arrays[h], (-1, reach.shape[0]))
+                ahead = np.asarray(array @ reach).reshape(layout.layer_sizes[h], layout.n_actions, -1)
+                reach = np.where(allowed[layout.layer(h)][:, :, None], ahead, np.inf).min(axis=1)
+            least = min(least, float(reach.min()))
+            if least == 0.0:
+                return 0.0
     return least

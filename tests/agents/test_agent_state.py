@@ -137,6 +137,9 @@ def test_another_agents_state_is_refused_and_changes_nothing():
         agent.restore(broken)
     with pytest.raises(of.OpoError, match="settings"):
         agent.restore({})
+    for key, value in (("history.runs", 3), ("history.starts", "x"), ("history.length", None)):
+        with pytest.raises(of.OpoError, match="not what an agent's"):
+            agent.restore({**before, key: value})
     after = agent.state()
     assert after.keys() == before.keys()
     for key, value in before.items():

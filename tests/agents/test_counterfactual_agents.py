@@ -268,13 +268,17 @@ def least_reach(mdp):
 
 @pytest.mark.parametrize("form", ["dense", "csr"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_minimum_reachability_is_the_least_over_all_policies(form, masked):
+def test_minimum_reachability_is_the_least_over_all_policies(form, masked, monkeypatch):
     rng = np.random.default_rng(7)
     for _ in range(3):
         mdp = random_model(rng, (1, 2, 3, 2), 2, form, masked=masked)
         found = minimum_reachability(mdp)
         assert found == pytest.approx(least_reach(mdp), rel=1e-12)
         assert found > 0
+        # The states of a layer go through in blocks; which, makes no difference.
+        monkeypatch.setattr("opo_fast.agents.rmucdd.BLOCK", 12)
+        assert minimum_reachability(mdp) == pytest.approx(found, rel=1e-12)
+        monkeypatch.undo()
 
 
 @given(models(max_horizon=4, max_actions=3), st.data())
