@@ -62,6 +62,16 @@ def test_known_values(data, horizon):
     assert of.solve(d).v[0] == pytest.approx(death, abs=1e-12)
 
 
+def test_mean_lengths_of_an_episode(data):
+    """Steps until death or survival, at H = 500, under the uniform, the clinicians' and the best policy."""
+    best = layered(data, 500, SURVIVAL, data.admissible)
+    live = np.zeros((716, 25))
+    live[:713] = 1.0
+    m = of.LayeredMDP.stationary(data.P, live, 500, data.start)
+    found = [of.evaluate(m, policy).v[0] for policy in (m.uniform_policy(), m.unroll(data.expert_policy), of.solve(best).policy)]
+    assert found == pytest.approx([9.4623, 9.2379, 10.9917], abs=5e-5)
+
+
 def test_without_the_mask_optimum_and_uniform_are_the_same(data):
     m, free = (layered(data, 20, SURVIVAL, mask) for mask in (data.admissible, None))
     assert of.solve(free).v[0] == pytest.approx(of.solve(m).v[0], abs=1e-12)
@@ -149,9 +159,9 @@ def test_perturbations_raise_the_least_death_probability_as_published(data):
 
 def test_learns_from_its_trajectories():
     e = envs.icu_sepsis()
-    agent = of.OPO(e.layout, e.loss_class, e.dynamics_class, episodes=300, bonus_scale=2e-6, eta_scale=50, action_mask=e.action_mask)
-    result = of.simulate(e, agent, episodes=300, seed=0)
-    tail = slice(270, 300)
+    agent = of.OPO(e.layout, e.loss_class, e.dynamics_class, episodes=200, bonus_scale=2e-6, eta_scale=50, action_mask=e.action_mask)
+    result = of.simulate(e, agent, episodes=200, seed=0)
+    tail = slice(180, 200)
     gap = (result.uniform_value - result.optimal_value)[tail].sum()
     assert (result.uniform_value - result.value)[tail].sum() >= 0.7 * gap
 

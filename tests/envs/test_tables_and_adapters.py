@@ -53,6 +53,11 @@ def test_frozen_lake(options, values):
         assert optimum(table, horizon) == pytest.approx(value, abs=1e-9)
 
 
+def test_frozen_lake_tends_to_fourteen_seventeenths():
+    pytest.importorskip("gymnasium")
+    assert optimum(from_gymnasium("FrozenLake-v1"), 3000) == pytest.approx(14 / 17, abs=1e-9)
+
+
 @pytest.mark.parametrize("rate", [0.2, 1 / 3, 0.5, 0.8, 1.0])
 def test_the_uniform_policy_does_not_feel_the_success_rate(rate):
     pytest.importorskip("gymnasium")
