@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -365,18 +365,14 @@ class _Single(_Chain):
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
         rule, scratch = self.engine.rule, Scratch(model)
         chunk = chunk_of(model)
-        lines = np.empty(
-            (
-                2 * min(get_threads(), model.threads) if model.threads > 1 else 2,
-                min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions,
-            )
-        )
+        most = min(get_threads(), model.threads)
+        lines = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
         after = (
             model.parts, length, self.steps - self.first, chunk, int(rule.greedy), int(rule.visits == "actions"), losses,
             counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.half_loss,
             rule.half_dynamics, rule.weight, rule.eta, lines,
         )  # fmt: skip
-        run_together(kernels.chain_steps, model.arguments, after, model.threads)
+        run_together(kernels.chain_steps, model.arguments, after, most)
 
 
 class _Pack(_Chain):
@@ -567,6 +563,8 @@ def policy_chain(
         The uniform policy's successor after t steps; masked actions have probability exactly 0.
     """
     check_backend(backend)
+    if not isinstance(history, Iterable):
+        raise OpoError(f"history is a {type(history).__name__}: a sequence of opo_fast.LayeredMDP is needed")
     models = list(history)
     if not models:
         raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")

@@ -13,7 +13,7 @@ from .cmdp import Trajectory
 from .errors import OpoError
 from .kernels import weights as weight_kernels
 from .kernels.evaluation import backward_sweep
-from .kernels.occupancy import visit_sweep
+from .kernels.occupancy import STATES, visit_sweep
 from .kernels.rollout import rollout as rollout_kernel
 from .layers import LayeredMDP, Layout, Transitions, as_real, real
 from .reference import Evaluation, Solution
@@ -95,13 +95,9 @@ def _backward(mdp: LayeredMDP, policy: Array, *, greedy: int) -> tuple[Array, Ar
     return t.scatter(q), v, policy
 
 
-CHUNK = 256
-"""States of a CSR layer that are backed up at a time: their rows stay in the first-level cache."""
-
-
 def chunk_of(t: Transitions) -> int:
     """States that are backed up at a time; a dense block is read in whole lines."""
-    return CHUNK if t.kind else t.layout.n_states
+    return STATES if t.kind else t.layout.n_states
 
 
 class Scratch:
@@ -109,7 +105,13 @@ class Scratch:
 
     def __init__(self, t: Transitions, lanes: int = 1) -> None:
         self.d = np.empty(t.layout.n_states * lanes)
-        self.w = np.empty(max(t.layer_rows) if lanes == 1 else t.n_rows * lanes)
+        if lanes > 1:
+            size = t.n_rows * lanes
+        elif t.kind:
+            size = t.threads * STATES * t.layout.n_actions
+        else:
+            size = max(t.layer_rows)
+        self.w = np.empty(size)
         self.private = np.empty(t.parts * lanes * max(t.layout.layer_sizes) if t.kind else 0)
 
 

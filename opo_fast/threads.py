@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _meeting = threading.Lock()
-_NO_GATE = np.zeros(2, np.int64)
+_NO_GATE = np.zeros(3, np.int64)
 _inside = threading.local()
 _count: int | None = None
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None
@@ -90,14 +90,19 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     if most > 1 and COMPILED and not getattr(_inside, "yes", False):
         n = min(get_threads(), most)
     if n > 1 and _meeting.acquire(blocking=False):
+        gate = np.zeros(3, np.int64)
+        done = False
         try:
-            gate = np.zeros(2, np.int64)
             pool = _executor(get_threads())
             futures = [pool.submit(function, *before, me, n, gate, *after) for me in range(1, n)]
             function(*before, 0, n, gate, *after)
             for future in futures:
                 future.result()
+            done = True
         finally:
+            if not done:
+                # Ctrl-C before this thread came to the gate: the others must not wait for it for ever.
+                gate[2] = 1
             _meeting.release()
     else:
         function(*before, 0, 1, _NO_GATE, *after)

@@ -1,7 +1,7 @@
 """A barrier for threads that run the same kernel: layers follow each other within a microsecond.
 
 Handing parts of a layer to a thread pool costs some 50 microseconds a layer; here the threads enter a kernel once and
-meet after each layer. `gate` is an int64 array of two zeros that they share.
+meet after each layer. `gate` is an int64 array of three zeros that they share; a third entry that is not 0 lets all pass.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ._jit import inlined
 
 __all__ = ["meet"]
 
-_SPINS = 4000
-"""Looks at the gate before the processor is offered to others: about 50 microseconds."""
+_SPINS, _YIELDS = 4000, 200
+"""Looks at the gate before the processor is offered to others, some 50 microseconds, and offers before a short sleep."""
 _INT, _VOID = ir.IntType(64), ir.VoidType()
 
 
@@ -55,20 +55,23 @@ if not numba.config.DISABLE_JIT:
         return types.void(array, types.int64, types.int64), generate
 
     @intrinsic
-    def _pause(typingctx: Any, long: Any) -> Any:
-        """Ease off for some cycles; with `long`, let another thread have the processor."""
+    def _pause(typingctx: Any, offer: Any, sleep: Any) -> Any:
+        """Ease off for some cycles; with `offer`, let another thread have the processor; with `sleep`, for 20 microseconds."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             if platform.machine() in ("x86_64", "AMD64"):
                 pause = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_VOID, []), "llvm.x86.sse2.pause")
                 builder.call(pause, [])
             if sys.platform != "win32":
+                i32 = ir.IntType(32)
                 with builder.if_then(args[0]):
-                    function = ir.FunctionType(ir.IntType(32), [])
-                    builder.call(cgutils.get_or_insert_function(builder.module, function, "sched_yield"), [])
+                    builder.call(cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, []), "sched_yield"), [])
+                with builder.if_then(args[1]):
+                    nap = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, [i32]), "usleep")
+                    builder.call(nap, [ir.Constant(i32, 20)])
             return context.get_dummy_value()
 
-        return types.void(types.boolean), generate
+        return types.void(types.boolean, types.boolean), generate
 
 
 @inlined
@@ -81,6 +84,6 @@ def meet(gate, n):
             _set(gate, 1, turn + 1)
         else:
             spins = 0
-            while _get(gate, 1) == turn:
+            while _get(gate, 1) == turn and _get(gate, 2) == 0:
                 spins += 1
-                _pause(spins > _SPINS)
+                _pause(spins > _SPINS, spins > _SPINS + _YIELDS)

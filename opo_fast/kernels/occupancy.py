@@ -8,10 +8,13 @@ from ._jit import inlined, kernel
 from ._simd import fma, vfma, vload, vset, vsum
 from ._sync import meet
 
-__all__ = ["TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep"]
+__all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep"]
 
 TINY = 1e-280
 """Weights below this count as 0: long horizons would otherwise end in subnormal numbers, a hundred times slower."""
+
+STATES = 64
+"""States of a CSR layer that are worked on at a time: their rows stay in the first-level cache."""
 
 
 @inlined
@@ -63,10 +66,10 @@ def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0):
 
 @inlined
 def spread_csr(data, indptr, indices, start, lo, hi, w, w0, d, d0):
-    """Add what rows lo..hi-1 send to the next states: d[d0 + j] += P(j | row i) w[w0 + i]."""
+    """Add what rows lo..hi-1 send to the next states: d[d0 + j] += P(j | row i) w[w0 + i - lo]."""
     base = np.uint64(d0)
     for i in range(lo, hi):
-        x = w[w0 + i]
+        x = w[w0 + i - lo]
         if x != 0.0:
             p = np.uint64(indptr[start + i])
             end = np.uint64(indptr[start + i + 1])
@@ -92,9 +95,9 @@ def visit(
 ):  # fmt: skip
     """Add the occupancy of `policies[at]` to `visits`: what thread `me` of `n` does.
 
-    `d` gets the occupancy of states, `w` is scratch for the rows of one layer. CSR layers are sent on in `n_parts` fixed
-    parts, each with a vector of its own in `private`, so that sums do not depend on which thread takes which part; a
-    dense layer's sums are whole in one thread.
+    `d` gets the occupancy of states. Dense layers: `w` gets the weights of all rows of the layer, and each next state is
+    a sum over them in one thread. CSR layers are sent on in `n_parts` fixed parts, each with a vector of its own in
+    `private`, so that sums do not depend on which thread takes which part; `w` has room for `STATES` states per thread.
     """
     horizon = block.size
     if me == 0:
@@ -110,20 +113,28 @@ def visit(
         for p in range(parts * me // n, parts * (me + 1) // n):
             lo = s0 + size * p // parts
             hi = s0 + size * (p + 1) // parts
-            r = rows[lo]
-            for s in range(lo, hi):
-                x = d[s]
-                end = rows[s + 1]
-                while r < end:
-                    y = x * policies[at, r]
-                    y = y if y > TINY else 0.0
-                    w[r - first] = y
-                    visits[r] += y
-                    r += 1
-            if kind == 1 and n_next > 0:
+            if kind == 1:
                 for j in range(p * n_next, (p + 1) * n_next):
                     private[j] = 0.0
-                spread_csr(data, indptr, indices, block[h], rows[lo] - first, rows[hi] - first, w, 0, private, p * n_next)
+            step = STATES if kind == 1 else max(1, hi - lo)
+            for c0 in range(lo, hi, step):
+                c1 = min(c0 + step, hi)
+                r = rows[c0]
+                shift = me * (w.size // n) - r if kind == 1 else -first
+                for s in range(c0, c1):
+                    x = d[s]
+                    end = rows[s + 1]
+                    while r < end:
+                        y = x * policies[at, r]
+                        y = y if y > TINY else 0.0
+                        w[r + shift] = y
+                        visits[r] += y
+                        r += 1
+                if kind == 1 and n_next > 0:
+                    spread_csr(
+                        data, indptr, indices, block[h], rows[c0] - first, rows[c1] - first, w, me * (w.size // n), private,
+                        p * n_next,
+                    )  # fmt: skip
         if h < horizon - 1:
             meet(gate, n)
             lo = n_next * me // n
