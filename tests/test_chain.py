@@ -13,7 +13,7 @@ from strategies import layer_sizes, random_mask, random_model, seeded
 
 import opo_fast as of
 from opo_fast import chain as chain_module
-from opo_fast import layers, operations, reference
+from opo_fast import layers, reference
 from opo_fast.chain import ChainEngine, History
 from opo_fast.rules import ChainRule, opo_rule
 
