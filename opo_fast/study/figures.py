@@ -56,7 +56,7 @@ def shown_agents(results: Results, environment: str) -> list[tuple[str, str, int
     total, number = len(results.agents), 0
     shown = []
     for i, entry in enumerate(results.study.agents):
-        points = [choice.label for choice in choices(entry)]
+        points = [choice.label for choice in choices(entry, "agents")]
         done = [(label, number + j) for j, label in enumerate(points) if results.finished(environment, label)]
         number += len(points)
         if total <= MOST:

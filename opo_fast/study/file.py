@@ -165,7 +165,7 @@ class Study:
 
     def choices(self, kind: str) -> list[Choice]:
         """All environments or agents, grids written out."""
-        return [choice for entry in getattr(self, kind) for choice in choices(entry)]
+        return [choice for entry in getattr(self, kind) for choice in choices(entry, kind)]
 
     def _read(self, data: Mapping[str, Any], places: _Places, root: str | os.PathLike[str] | None) -> None:
         check = _Check(places)
@@ -194,7 +194,7 @@ class Study:
         keys: dict[str, int] = {}
         labels: dict[str, int] = {}
         for i, entry in enumerate(getattr(self, kind)):
-            for choice in choices(entry):
+            for choice in choices(entry, kind):
                 for seen, value, what in ((keys, choice.key, "settings"), (labels, choice.label, "label")):
                     if value in seen:
                         same = f"{kind}[{seen[value]}]" if seen[value] != i else "another point of its grid"

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import agents
+
 if TYPE_CHECKING:
     from .file import Entry, Study
 
@@ -29,21 +31,31 @@ class Choice:
         The options that the grid chose.
     label : str
         For tables and legends; not part of a run's identity.
+    filled : dict
+        What the package fills in where the options are silent: an agent's practical setting. Part of the identity, so that
+        a version with another practical setting never mixes its runs with those of this one.
     """
 
     name: str
     options: Mapping[str, Any]
     point: Mapping[str, Any]
     label: str
+    filled: Mapping[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings, given or filled in."""
+        return {**self.filled, **self.options}
 
     @property
     def key(self) -> str:
-        """What identifies it: name and options."""
-        return canonical({"name": self.name, "options": dict(self.options)})
+        """What identifies it: name and settings."""
+        return canonical({"name": self.name, "options": self.settings})
 
     def record(self) -> dict[str, Any]:
         """As it is stored with a run."""
-        return {"name": self.name, "options": dict(self.options), "point": dict(self.point), "label": self.label}
+        point = {"point": dict(self.point), "label": self.label}
+        return {"name": self.name, "options": dict(self.options), "settings": self.settings, **point}
 
 
 @dataclass(frozen=True)
@@ -77,13 +89,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def choices(entry: Entry) -> Iterator[Choice]:
-    """Every point of an entry's grid."""
+def choices(entry: Entry, kind: str) -> Iterator[Choice]:
+    """Every point of an entry's grid; `kind` is "environments" or "agents"."""
+    filled = agents.practical(entry.name) if kind == "agents" and entry.name in agents.names() else {}
     for values in itertools.product(*entry.grid.values()):
         point = dict(zip(entry.grid, values, strict=True))
         varied = ", ".join(f"{key}={_short(value)}" for key, value in point.items() if len(entry.grid[key]) > 1)
         label = f"{entry.label} ({varied})" if varied else entry.label
-        yield Choice(entry.name, {**entry.options, **point}, point, label)
+        yield Choice(entry.name, {**entry.options, **point}, point, label, filled)
 
 
 def _short(value: Any) -> str:
@@ -95,9 +108,9 @@ def expand(study: Study) -> list[Run]:
     pairs = [
         (environment, agent, f"{environment.key}\n{agent.key}\n{study.episodes}\n")
         for entry in study.environments
-        for environment in choices(entry)
+        for environment in choices(entry, "environments")
         for other in study.agents
-        for agent in choices(other)
+        for agent in choices(other, "agents")
     ]
     return [
         Run(environment, agent, study.episodes, seed, hashlib.sha256(f"{key}{seed}".encode()).hexdigest()[:20])

@@ -196,7 +196,7 @@ def _settings(results: Results) -> str:
     lines = []
     for kind in ("environments", "agents"):
         for choice in getattr(results, kind):
-            options = ", ".join(f"{key} = {json.dumps(value)}" for key, value in choice.options.items()) or "defaults"
+            options = ", ".join(f"{key} = {json.dumps(value)}" for key, value in choice.settings.items()) or "defaults"
             lines.append([kind[:-1], choice.label, choice.name, options])
     used = {json.dumps(meta["versions"], sort_keys=True) for meta in results.done.values()}
     hosts = sorted({meta["host"] for meta in results.done.values()})
@@ -204,7 +204,7 @@ def _settings(results: Results) -> str:
     mixed = '<p class="bad">The runs were done with different versions.</p>' if len(used) > 1 else ""
     seeds = ", ".join(map(str, results.study.seeds))
     return (
-        f"<h2>Settings</h2>{_table(['', 'label', 'name', 'options'], lines, text=4)}"
+        f"<h2>Settings</h2>{_table(['', 'label', 'name', 'settings'], lines, text=4)}"
         f"<details><summary>Seeds, versions, machines, study file</summary><p>Seeds: {_text(seeds)}</p>{mixed}{versions}"
         f"<p>Machines: {_text(', '.join(hosts) or '-')}</p><pre>{_text(json.dumps(results.study.to_dict(), indent=1))}</pre></details>"
     )

@@ -177,7 +177,7 @@ def heatmap(
             raise OpoError(f"{setting!r} is not in the grid of {agent!r}: one of {', '.join(entry.grid) or '(it has no grid)'} is needed")
     x_values, y_values = list(entry.grid[x]), list(entry.grid[y])
     maps: dict[str, Heatmap] = {}
-    for choice in choices(entry):
+    for choice in choices(entry, "agents"):
         fixed = {key: value for key, value in choice.point.items() if key not in (x, y)}
         key = canonical(fixed)
         if key not in maps:

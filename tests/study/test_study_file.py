@@ -95,6 +95,15 @@ def test_identity_is_a_hash_of_the_settings_alone():
         assert identity(**change) != same, change
 
 
+def test_the_practical_setting_that_is_filled_in_is_part_of_the_identity(monkeypatch):
+    silent = identity(agents=["opo"])
+    assert identity(agents=[{"name": "opo", "options": {"bonus_scale": of.agents.practical("opo")["bonus_scale"]}}]) == silent
+    before = of.agents.practical
+    monkeypatch.setattr(of.agents, "practical", lambda name: {**before(name), "eta_scale": 7.0})
+    assert identity(agents=["opo"]) != silent
+    assert identity(agents=[{"name": "opo", "options": {"eta_scale": 7}}]) == identity(agents=["opo"])
+
+
 MISTAKES = [
     ("every = 10", "evry = 10", r"study\.toml, line 6: record\.evry: unknown key \(did you mean 'every'\?\)"),
     ("[1e-6, 2e-6]", "[1e-6, nan]", r"line 22: agents\[0\]\.grid\.bonus_scale\[1\] is nan: a finite number"),
