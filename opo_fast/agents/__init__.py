@@ -8,7 +8,7 @@ from .lolipop import LOLIPOP
 from .opo import OPO
 from .oracle_agent import OracleAgent
 from .protocol import Agent
-from .registry import make, names, practical
+from .registry import AgentInfo, info, make, names, practical
 from .rmucdd import RMUCDD, minimum_reachability, rmucdd_parameters
 from .shani import TabularOPO
 
@@ -21,6 +21,7 @@ __all__ = [
     "RMUCDD",
     "UCCB",
     "Agent",
+    "AgentInfo",
     "BaseAgent",
     "BonusFreeOPO",
     "EpsilonGreedy",
@@ -32,6 +33,7 @@ __all__ = [
     "TabularOPO",
     "Uniform",
     "euc3rl_parameters",
+    "info",
     "inverse_gap_weights",
     "make",
     "minimum_reachability",

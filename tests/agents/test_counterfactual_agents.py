@@ -128,12 +128,13 @@ def test_rmucdd_is_the_replay_of_the_notes(masked):
 
 @pytest.mark.parametrize("sizes", [(1, 3, 4), (1, 30, 40)], ids=["packed", "single"])
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("form", ["dense", "csr"])
 @pytest.mark.parametrize("kind", [EUC3RL, RMUCDD])
-def test_kernels_and_reference_agree(kind, masked, sizes):
-    env, losses, dynamics, mask = setting(seed=2, sizes=sizes, masked=masked)
+def test_kernels_and_reference_agree(kind, form, masked, sizes):
+    env, losses, dynamics, mask = setting(seed=2, sizes=sizes, masked=masked, form=form)
     options = {"p_min": 0.2, "kappa_loss": 0.3, "kappa_dynamics": 0.1} if kind is RMUCDD else {"beta_loss": 1.0, "beta_dynamics": 0.5}
     agents = [kind(env.layout, losses, dynamics, action_mask=mask, backend=backend, **options) for backend in ("numba", "numpy")]
-    for (_, one), (_, two) in zip(*(play(env, agent, 30) for agent in agents), strict=True):
+    for (_, one), (_, two) in zip(*(play(env, agent, 20) for agent in agents), strict=True):
         np.testing.assert_array_equal(one, two)
 
 
