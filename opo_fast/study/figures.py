@@ -22,7 +22,8 @@ from .storage import write_atomic
 __all__ = ["curves", "draw_heatmap", "save", "shown_agents"]
 
 Array = npt.NDArray[Any]
-STYLES = ("-", "--", "-.", ":")
+STYLES = ("-", "--", "-.")
+"""So that curves on top of each other show; with the colours they repeat after 21."""
 POINTS = 200
 """Points of a curve that are drawn: the eye sees no more."""
 MOST = 8
@@ -109,7 +110,7 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     for label, legend, number in shown_agents(results, environment):
         episodes, values, found = results.curves(environment, label, column, points=POINTS)
         mean, low, high = band(scale * values)
-        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
         axes.plot(episodes, mean, color=colour, linestyle=style, label=legend, linewidth=1.6)
         axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         seeds = max(seeds, len(found))
