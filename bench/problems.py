@@ -33,7 +33,9 @@ def dense_mdp(sizes, n_actions, seed=0):
 
 def csr_array(n_rows, n_next, successors, generator, band=None):
     """Rows of `successors` random next states; with `band`, within that distance of the row's own place."""
-    if band is None:
+    if successors == n_next:
+        indices = np.tile(np.arange(n_next), (n_rows, 1))
+    elif band is None:
         indices = generator.integers(0, n_next, (n_rows, successors))
     else:
         centre = np.arange(n_rows) * n_next // n_rows
@@ -50,7 +52,9 @@ def csr_array(n_rows, n_next, successors, generator, band=None):
 def csr_mdp(sizes, n_actions, successors, seed=0, band=None):
     generator = rng(seed)
     layout = of.Layout(sizes, n_actions)
-    arrays = [csr_array(a * n_actions, b, min(successors, b), generator, band if a > 1 else None) for a, b in itertools.pairwise(sizes)]
+    # The start state leads everywhere, so that no row is skipped as unreachable.
+    arrays = [csr_array(n_actions, sizes[1], sizes[1], generator)]
+    arrays += [csr_array(a * n_actions, b, min(successors, b), generator, band) for a, b in itertools.pairwise(sizes[1:])]
     return of.LayeredMDP(layout, generator.random(layout.shape), arrays)
 
 

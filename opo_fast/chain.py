@@ -171,7 +171,7 @@ class _Chain:
             self.planned += length * len(self.contexts)
             entry.counted = self.steps - 1
             self.last = entry.counts
-        self._forget(history, n)
+            self._forget(history, n)
 
     def prepare(self, history: History, n: int) -> None:
         """Build the models of the next steps in this thread: two threads of Python only wait for each other."""
@@ -243,9 +243,9 @@ class _Chain:
         self.first = self.steps
 
     def _forget(self, history: History, n: int) -> None:
-        """Models that no recent step used are asked for again if they return."""
+        """Models that no step nearby uses are asked for again if they return."""
         if len(self.models) > 2 * RECENT:
-            recent = history.dynamics(max(0, n - RECENT), n)
+            recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT))
             self.models = {fit: model for fit, model in self.models.items() if fit in recent}
             if self.engine.rule.visits == "latest":
                 self.visits = {fit: entry for fit, entry in self.visits.items() if fit in recent or fit in self.kept}
