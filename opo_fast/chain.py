@@ -368,7 +368,7 @@ class _Single(_Chain):
         most = min(get_threads(), model.threads)
         lines = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
         after = (
-            model.parts, length, self.steps - self.first, chunk, int(rule.greedy), int(rule.visits == "actions"), losses,
+            model.parts, length, self.steps - self.first, chunk, model.width, int(rule.greedy), int(rule.visits == "actions"), losses,
             counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.half_loss,
             rule.half_dynamics, rule.weight, rule.eta, lines,
         )  # fmt: skip

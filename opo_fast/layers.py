@@ -437,6 +437,11 @@ class Transitions(_Immutable):
         """Threads that are worth meeting after each layer."""
         return max(1, self._largest_layer // _WORTH_MEETING)
 
+    @property
+    def width(self) -> int:
+        """Number of actions where the rows of whole states fill a vector of eight, else 0."""
+        return self.layout.n_actions if self.action_mask is None and self.layout.n_actions in (2, 4, 8) else 0
+
     @cached_property
     def parts(self) -> int:
         """Parts of a layer in the forward pass of CSR, each with its own sums: a matter of shape, so that bits never depend on threads."""

@@ -91,7 +91,7 @@ def solve(mdp: LayeredMDP, *, backend: Backend = "numba") -> Solution:
 def _backward(mdp: LayeredMDP, policy: Array, *, greedy: int) -> tuple[Array, Array, Array]:
     t = mdp.transitions
     q, v = np.empty(t.n_rows), np.empty(mdp.layout.n_states)
-    run_together(backward_sweep, t.arguments, (chunk_of(t), greedy, mdp.row_losses, policy, q, v), t.threads)
+    run_together(backward_sweep, t.arguments, (chunk_of(t), t.width, greedy, mdp.row_losses, policy, q, v), t.threads)
     return t.scatter(q), v, policy
 
 

@@ -300,7 +300,7 @@ def test_chunks_of_states_do_not_change_bits(form, large, monkeypatch):
         large()
     source = Source(form, 1)
     expected, _ = play(source, switching(20))
-    for chunk in (1, 7, 30):
+    for chunk in (8, 24, 64):
         monkeypatch.setattr(chain_module, "chunk_of", lambda model, chunk=chunk: chunk)
         assert play(source, switching(20))[0] == expected
 

@@ -26,14 +26,20 @@ __all__ = [
     "vdiv",
     "vexp",
     "vfma",
+    "vget",
     "vload",
+    "vload_line",
     "vmax",
     "vmin",
     "vmul",
     "vset",
     "vstore",
+    "vstore_line",
     "vsub",
     "vsum",
+    "vswap1",
+    "vswap2",
+    "vswap4",
 ]
 
 EXP_MIN = -690.0
@@ -116,6 +122,12 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, i: Any, ve
     return builder.bitcast(builder.gep(data, [i]), ir.PointerType(vector))
 
 
+def _line_address(context: Any, builder: Any, array_type: Any, array: Any, line: Any, i: Any) -> Any:
+    matrix = context.make_array(array_type)(context, builder, array)
+    width = builder.extract_value(matrix.shape, 1)
+    return builder.bitcast(builder.gep(matrix.data, [builder.add(builder.mul(line, width), i)]), ir.PointerType(_VECTOR))
+
+
 if not numba.config.DISABLE_JIT:
 
     @intrinsic
@@ -129,6 +141,25 @@ if not numba.config.DISABLE_JIT:
             return builder.fpext(v, _VECTOR) if single else v
 
         return _v8(array, types.int64), generate
+
+    @intrinsic
+    def vload_line(typingctx: Any, array: Any, line: Any, i: Any) -> Any:
+        """Elements i..i+7 of one line of a contiguous float64 matrix."""
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.load(_line_address(context, builder, sig.args[0], *args), align=8)
+
+        return _v8(array, types.int64, types.int64), generate
+
+    @intrinsic
+    def vstore_line(typingctx: Any, array: Any, line: Any, i: Any, v: Any) -> Any:
+        """Write `v` to elements i..i+7 of one line of a contiguous float64 matrix."""
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.store(args[3], _line_address(context, builder, sig.args[0], *args[:3]), align=8)
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, types.int64, _v8), generate
 
     @intrinsic
     def vstore(typingctx: Any, array: Any, i: Any, v: Any) -> Any:
@@ -146,6 +177,10 @@ if not numba.config.DISABLE_JIT:
             v = builder.fadd(v, builder.shuffle_vector(v, ir.Constant(_VECTOR, ir.Undefined), order))
         return builder.extract_element(v, ir.Constant(_I32, 0))
 
+    def _swap(step: int) -> Callable[..., Any]:
+        order = ir.Constant(ir.VectorType(_I32, 8), [lane ^ step for lane in range(8)])
+        return lambda builder, v: builder.shuffle_vector(v, ir.Constant(_VECTOR, ir.Undefined), order)
+
     def _pick(comparison: str) -> Callable[..., Any]:
         return lambda builder, a, b: builder.select(builder.fcmp_ordered(comparison, a, b), a, b)
 
@@ -160,10 +195,12 @@ if not numba.config.DISABLE_JIT:
     vmax = _word(_v8(_v8, _v8), _pick(">"))
     vmin = _word(_v8(_v8, _v8), _pick("<"))
     vexp = _word(_v8(_v8), _build_exp)
+    vget = _word(_f8(_v8, types.int64), lambda builder, v, i: builder.extract_element(v, i))
     vabove = _word(
         _v8(_v8, _v8),
         lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, ir.Constant(_VECTOR, [ir.Constant(_DOUBLE, 0.0)] * 8)),
     )
+    vswap1, vswap2, vswap4 = (_word(_v8(_v8), _swap(step)) for step in (1, 2, 4))
     fma = _word(_f8(_f8, _f8, _f8), lambda builder, *args: _call_fma(builder, args))
     sexp = _word(_f8(_f8), _build_exp)
 
@@ -176,6 +213,12 @@ else:
     def vstore(array: Any, i: Any, v: Any) -> None:
         assert 0 <= i <= array.size - 8
         array[i : i + 8] = v
+
+    def vload_line(array: Any, line: Any, i: Any) -> Any:
+        return vload(array[line], i)
+
+    def vstore_line(array: Any, line: Any, i: Any, v: Any) -> None:
+        vstore(array[line], i, v)
 
     def vset(x: Any) -> Any:
         return np.full(8, x, dtype=np.float64)
@@ -190,6 +233,18 @@ else:
 
     def vexp(v: Any) -> Any:
         return np.where(v > EXP_MIN, np.exp(np.maximum(v, EXP_MIN)), 0.0)
+
+    def vget(v: Any, i: Any) -> Any:
+        return v[i]
+
+    def vswap1(v: Any) -> Any:
+        return v[[1, 0, 3, 2, 5, 4, 7, 6]]
+
+    def vswap2(v: Any) -> Any:
+        return v[[2, 3, 0, 1, 6, 7, 4, 5]]
+
+    def vswap4(v: Any) -> Any:
+        return v[[4, 5, 6, 7, 0, 1, 2, 3]]
 
     def vabove(a: Any, b: Any) -> Any:
         return np.where(a > b, a, 0.0)

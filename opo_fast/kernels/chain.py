@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._groups import group_min, group_sum, share
 from ._jit import inlined, kernel
-from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vload, vmax, vmin, vmul, vset, vstore, vsub, vsum
+from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vload_line, vmax, vmin, vmul, vset, vstore, vstore_line, vsub, vsum
 from ._sync import meet
 from .evaluation import add_expectation
 from .occupancy import TINY, merge, visit
@@ -20,7 +21,7 @@ LANES = 8
 
 @inlined
 def _backup(
-    kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, greedy, losses, visits, policies, at, to, sum_q, v,
+    kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, width, greedy, losses, visits, policies, at, to, sum_q, v,
     half_loss, half_dynamics, weight, eta, q, e,
 ):  # fmt: skip
     first = rows[layers[h]]
@@ -29,6 +30,7 @@ def _backup(
     half_loss8 = vset(half_loss)
     half_dynamics8 = vset(half_dynamics)
     weight8 = vset(weight)
+    eta8 = vset(eta)
     for s0 in range(lo, hi, chunk):
         s1 = min(s0 + chunk, hi)
         r0 = rows[s0]
@@ -60,15 +62,29 @@ def _backup(
                 policies[to, best] = 1.0
                 v[s] = least
             continue
-        for i in range(0, full, 8):
+        # Whole vectors of whole states: all that remains in registers. Which rows these are is a matter of shape.
+        whole = full if width > 0 else 0
+        s = s0
+        for i in range(0, whole, 8):
+            x = vmax(zero, vload(q, i))
+            total = vadd(vload(sum_q, r0 + i), x)
+            vstore(sum_q, r0 + i, total)
+            mean = group_sum(vmul(vload_line(policies, at, r0 + i), x), width)
+            for lane in range(0, 8, width):
+                v[s] = vget(mean, lane)
+                s += 1
+            x = vexp(vmul(eta8, vsub(group_min(total, width), total)))
+            vstore_line(policies, to, r0 + i, vmul(x, vdiv(one, group_sum(x, width))))
+        for i in range(whole, full, 8):
             x = vmax(zero, vload(q, i))
             vstore(q, i, x)
             vstore(sum_q, r0 + i, vadd(vload(sum_q, r0 + i), x))
         for i in range(full, n):
             q[i] = max(0.0, q[i])
             sum_q[r0 + i] += q[i]
-        i = 0
-        for s in range(s0, s1):
+        first_state = s
+        i = whole
+        for s in range(first_state, s1):
             end = rows[s + 1] - r0
             j = i
             y = 0.0
@@ -81,12 +97,12 @@ def _backup(
             while i < end:
                 e[i] = eta * (least - sum_q[r0 + i])
                 i += 1
-        for i in range(0, full, 8):
+        for i in range(whole, full, 8):
             vstore(e, i, vexp(vload(e, i)))
         for i in range(full, n):
             e[i] = sexp(e[i])
-        i = 0
-        for s in range(s0, s1):
+        i = whole
+        for s in range(first_state, s1):
             end = rows[s + 1] - r0
             y = 0.0
             for j in range(i, end):
@@ -99,14 +115,15 @@ def _backup(
 
 @kernel
 def chain_steps(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, chunk, greedy, count_actions, losses,
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, chunk, width, greedy, count_actions, losses,
     visits, store, sum_q, v, d, w, private, half_loss, half_dynamics, weight, eta, scratch,
 ):  # fmt: skip
     """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on: what thread `me` of `n` does.
 
     `visits` counts all policies before `store[k]` when it comes in, and all before the last step's when it goes out.
     Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. Layers are backed
-    up `chunk` states at a time; `scratch` has two lines per thread for the rows of a chunk.
+    up `chunk` states at a time (a multiple of 8); `width` is the number of actions where whole states fill a vector, else
+    0; `scratch` has two lines per thread for the rows of a chunk.
     """
     horizon = block.size
     q = scratch[2 * me]
@@ -127,9 +144,9 @@ def chain_steps(
         for h in range(horizon - 1, -1, -1):
             size = layers[h + 1] - layers[h]
             _backup(
-                kind, data, indptr, indices, block, layers, rows, h, layers[h] + size * me // n,
-                layers[h] + size * (me + 1) // n, chunk, greedy, losses, visits, store, step, to, sum_q, v, half_loss,
-                half_dynamics[h], weight, eta, q, e,
+                kind, data, indptr, indices, block, layers, rows, h, layers[h] + share(size, me, n),
+                layers[h] + share(size, me + 1, n), chunk, width, greedy, losses, visits, store, step, to, sum_q, v,
+                half_loss, half_dynamics[h], weight, eta, q, e,
             )  # fmt: skip
             meet(gate, n)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._groups import group_sum, share
 from ._jit import inlined, kernel
-from ._simd import fma, vfma, vload, vset, vstore
+from ._simd import fma, vfma, vget, vload, vmul, vset, vstore
 from ._sync import meet
 
 __all__ = ["add_expectation", "backward_sweep"]
@@ -87,7 +88,7 @@ def add_expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v, v0, n
 
 
 @inlined
-def _backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, greedy, losses, policy, q, v):
+def _backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, width, greedy, losses, policy, q, v):
     first = rows[layers[h]]
     r0 = rows[lo]
     r1 = rows[hi]
@@ -111,30 +112,41 @@ def _backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, greed
             policy[best] = 1.0
             v[s] = q[best]
     else:
-        for s in range(lo, hi):
+        s = lo
+        if width > 0:
+            while r + 8 <= r1:
+                mean = group_sum(vmul(vload(policy, r), vload(q, r)), width)
+                for lane in range(0, 8, width):
+                    v[s] = vget(mean, lane)
+                    s += 1
+                r += 8
+        while s < hi:
             end = rows[s + 1]
             x = 0.0
             while r < end:
                 x = fma(policy[r], q[r], x)
                 r += 1
             v[s] = x
+            s += 1
 
 
 @kernel
 def backward_sweep(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, greedy, losses, policy, q, v
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, greedy, losses, policy, q, v
 ):  # fmt: skip
     """Bellman backups of all layers, from the last to the first, `chunk` states at a time: what thread `me` of `n` does.
 
     With `greedy`, v is the minimum over the rows and the lowest minimiser is written to `policy`; otherwise v is the
-    mean under `policy`. All arrays hold all rows (q, losses, policy) or all states (v).
+    mean under `policy`. `width` is the number of actions where the rows of whole states fill a vector, else 0. All
+    arrays hold all rows (q, losses, policy) or all states (v).
     """
     for h in range(block.size - 1, -1, -1):
         size = layers[h + 1] - layers[h]
-        lo = layers[h] + size * me // n
-        hi = layers[h] + size * (me + 1) // n
+        lo = layers[h] + share(size, me, n)
+        hi = layers[h] + share(size, me + 1, n)
         for s in range(lo, hi, chunk):
             _backward(
-                kind, data, indptr, indices, block, layers, rows, h, s, min(s + chunk, hi), greedy, losses, policy, q, v
+                kind, data, indptr, indices, block, layers, rows, h, s, min(s + chunk, hi), width, greedy, losses, policy, q,
+                v,
             )  # fmt: skip
         meet(gate, n)
