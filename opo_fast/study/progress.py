@@ -74,13 +74,13 @@ def status(store: Store, runs: Sequence[Run]) -> Status:
         under_way=under_way,
         stalled=stalled,
         failures=failures,
-        seconds_left=_seconds_left(runs, done, finished, failures, under_way),
+        seconds_left=seconds_left(runs, done, finished, failures, under_way),
         driven=store.busy(),
         messages=messages,
     )
 
 
-def _seconds_left(
+def seconds_left(
     runs: Sequence[Run], done: Mapping[str, Any], finished: set[str], failures: Mapping[str, Any], under_way: Mapping[str, Any]
 ) -> float | None:
     """Work that is left by what finished runs of the same environment and agent took, shared among the runs under way."""

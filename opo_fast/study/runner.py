@@ -31,7 +31,7 @@ from ..errors import OpoError
 from ..layers import whole
 from ..operations import evaluate, solve
 from ..simulate import Simulation
-from ..threads import set_threads
+from ..threads import get_threads, set_threads
 from . import checkpoint
 from .file import Checkpoints, Record, Study
 from .grid import Choice, Run
@@ -331,6 +331,7 @@ def execute(task: Task) -> Outcome:
     if not inside and threading.current_thread() is threading.main_thread():
         # Ctrl-C goes to all processes of the terminal; the driving one asks the workers to stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = get_threads()
     if task.threads is not None:
         set_threads(task.threads)
     store = Store(task.folder)
@@ -355,7 +356,7 @@ def execute(task: Task) -> Outcome:
             if task.owned and life.orphaned():
                 os._exit(1)  # Nobody is there for an answer; loky's worker would wait for more tasks for minutes.
         if task.threads is not None and inside:
-            set_threads(None)
+            set_threads(before)
 
 
 def _failure(task: Task, error: BaseException, episode: int) -> dict[str, Any]:
@@ -540,7 +541,7 @@ def run_study(
         store.clean()
         messages = store.reindex()
         runs = study.runs()
-        done, _ = store.finished()
+        done = _tidied(store, study.record)
         failed = store.failed()
         driver = (socket.gethostname(), os.getpid())
         root = os.fspath(study.root.resolve())
@@ -562,10 +563,21 @@ def run_study(
             stopped = interrupted() or store.stop_file.exists()
         store.clean()
         messages += store.reindex()
-        done, _ = store.finished()
+        done = _tidied(store, study.record)
         failed = store.failed()
     ids = {run.id for run in runs}
     return Summary(len(runs), len(ids & done.keys()), len(ids & failed.keys() - done.keys()), stopped, tuple(dict.fromkeys(messages)))
+
+
+def _tidied(store: Store, record: Record) -> dict[str, dict[str, Any]]:
+    """The finished runs. What a process that was killed right after storing one did not remove any more is removed."""
+    done, _ = store.finished()
+    kept = {path.stem.rpartition("-")[0] for path in store.checkpoints.glob("[!.]*.ckpt")}
+    for id in (kept | store.failed().keys()) & done.keys():
+        if covers(done[id], record):
+            checkpoint.remove(store.checkpoints, id)
+            (store.failures / f"{id}.json").unlink(missing_ok=True)
+    return done
 
 
 def _tell(outcome: Outcome, told: Callable[[Outcome], None]) -> Outcome:

@@ -477,6 +477,20 @@ def test_what_dead_processes_left_behind_is_removed_and_the_rest_kept(tmp_path, 
     check_intact(folder, good)
 
 
+def test_a_process_killed_right_after_storing_a_run_leaves_nothing_for_good(tmp_path):
+    folder = tmp_path / "s"
+    study, id, whole = interrupted(folder)
+    kept = {path.name: path.read_bytes() for path in (folder / "checkpoints").iterdir()}
+    run_study(study, folder)
+    for name, data in kept.items():
+        (folder / "checkpoints" / name).write_bytes(data)
+    (folder / "failures" / f"{id}.json").write_text("{}")
+    assert run_study(study, folder).failed == 0
+    assert not list((folder / "checkpoints").iterdir())
+    assert not list((folder / "failures").iterdir())
+    assert bits(folder) == whole
+
+
 # -- what is missing -----------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from study_cases import ROOT, bits, left_over, small
 
 import opo_fast as of
 from opo_fast.study import Results, Store, run_study
-from opo_fast.study.progress import status
+from opo_fast.study.progress import duration, seconds_left, status
 
 GRID = {
     "environments": [
@@ -80,12 +81,12 @@ def test_extending_a_study_reruns_nothing(tmp_path):
     folder = tmp_path / "s"
     run_study(small(seeds=1, agents=["opo"]), folder)
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
-    summary = run_study(small(seeds=[0, 5], agents=[{"name": "opo", "grid": {"eta_scale": [10, 50]}}, "opo", "greedy"]), folder)
-    assert (summary.planned, summary.done) == (8, 8)
+    # The first study's run is the grid's point 50, which is the practical setting.
+    summary = run_study(small(seeds=[0, 5], agents=[{"name": "opo", "grid": {"eta_scale": [10, 50]}}, "greedy"]), folder)
+    assert (summary.planned, summary.done) == (6, 6)
     after = {path.name: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
-    assert len(after) == 8
+    assert len(after) == 6
     assert before.items() <= after.items()
-    assert {meta["agent"]["label"] for meta in Results(folder).done.values()} >= {"opo", "greedy"}
 
 
 def test_recording_more_runs_again_and_recording_less_does_not(tmp_path):
@@ -225,10 +226,52 @@ def test_a_second_driver_is_refused(tmp_path):
         run_study(study, folder)
 
 
-def test_threads_of_this_process_are_left_alone(tmp_path, set_threads):
+@pytest.mark.parametrize("threads", [None, 1])
+def test_threads_of_this_process_are_left_alone(tmp_path, set_threads, threads):
     set_threads(3)
-    run_study(small(seeds=1, agents=["uniform"]), tmp_path / "s")
+    run_study(small(seeds=1, agents=["uniform"]), tmp_path / "s", threads=threads)
     assert of.get_threads() == 3
+
+
+def test_the_time_left_is_that_of_like_runs_shared_among_the_workers():
+    runs = small(seeds=3).runs()
+    assert [run.agent.label for run in runs] == ["opo", "greedy"] * 3
+    done = {runs[0].id: {"summary": {"seconds": 100.0}}, runs[1].id: {"summary": {"seconds": 10.0}}}
+    signs = {runs[2].id: {"episode": 45, "started": 0.0}, runs[3].id: {"episode": 0, "started": 0.0}}
+    # A quarter of 100 s and all of 10 s under way on two workers, 100 s waiting, and a failed run that is not done again.
+    left = seconds_left(runs, done, set(done), {runs[5].id: {}}, signs)
+    assert left == pytest.approx((25 + 10 + 100) / 2)
+    assert seconds_left(runs, {}, set(), {}, {}) is None
+    assert [duration(x) for x in (None, 0.4, 61, 3725)] == ["?", "0:00", "1:01", "1:02:05"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals of POSIX")
+def test_a_terminal_shows_bars_and_failures_as_they_happen(tmp_path):
+    import pty
+
+    (tmp_path / "drive.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom study_cases import small\nfrom opo_fast.study import run_study\n"
+        "agents = ['opo', {'name': 'study_cases:broken', 'label': 'bad', 'options': {'at': 3}}]\n"
+        f"run_study(small(seeds=1, agents=agents), {str(tmp_path / 's')!r})\n"
+    )
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "drive.py")], stderr=theirs, env={**os.environ, "COLUMNS": "100", "TERM": "xterm"}
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    assert process.wait(timeout=60) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "failed: lock / bad / seed 0, episode 2: RuntimeError: the oracle gave up in episode 3" in " ".join(text.split())
+    assert "1/2" in text
 
 
 @needs_joblib
