@@ -6,7 +6,8 @@ from .chain import policy_chain
 from .cmdp import ContextualMDP, FiniteContexts, Trajectory
 from .envs.rewards import rewards_to_losses
 from .errors import OpoError
-from .layers import LayeredMDP, Layout
+from .layers import LayeredMDP
+from .layout import Layout
 from .operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
 from .oracles import FiniteDynamicsClass, FiniteLossClass
 from .simulate import SimulationResult, simulate

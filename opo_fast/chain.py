@@ -33,10 +33,12 @@ from .kernels import chain as kernels
 from .kernels import packed as packed_kernels
 from .kernels.ingest import pack_lane
 from .kernels.weights import count_saturated
-from .layers import LayeredMDP, Layout, Transitions, as_mask
+from .layers import LayeredMDP
+from .layout import Layout, as_mask
 from .operations import Backend, Scratch, check_backend, chunk_of, visit_once
 from .rules import ChainRule, opo_rule
 from .threads import get_threads, run_all, run_together
+from .transitions import Transitions
 
 __all__ = ["ChainEngine", "History", "ModelSource", "policy_chain"]
 

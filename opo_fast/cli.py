@@ -17,8 +17,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from . import __version__, agents, envs
+from .checks import whole
 from .errors import OpoError
-from .layers import Layout, whole
+from .layout import Layout
 from .simulate import SimulationResult, simulate
 from .theory import parameters, regret_bound
 from .threads import get_threads, set_threads

@@ -9,8 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from .checks import as_distribution, frozen
 from .errors import OpoError
-from .layers import LayeredMDP, Layout, as_distribution, frozen
+from .layers import LayeredMDP
+from .layout import Layout
 
 __all__ = ["ContextualMDP", "FiniteContexts", "Trajectory", "check_trajectory", "context_key"]
 

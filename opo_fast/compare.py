@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import agents as registry
+from .checks import whole
 from .cmdp import ContextualMDP, Trajectory
 from .errors import OpoError
-from .layers import whole
 from .plots import regret_curves
 from .simulate import SimulationResult, simulate
 from .study.statistics import Estimate, estimate, growth_exponent

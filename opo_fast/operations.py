@@ -9,15 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from . import reference
+from .checks import as_real, real
 from .cmdp import Trajectory
 from .errors import OpoError
 from .kernels import weights as weight_kernels
 from .kernels.evaluation import backward_sweep
 from .kernels.occupancy import STATES, visit_sweep
 from .kernels.rollout import rollout as rollout_kernel
-from .layers import LayeredMDP, Layout, Transitions, as_real, real
+from .layers import LayeredMDP
+from .layout import Layout
 from .reference import Evaluation, Solution
 from .threads import run_together
+from .transitions import Transitions
 
 __all__ = ["bonus", "evaluate", "exponential_weights", "occupancy", "rollout", "solve"]
 

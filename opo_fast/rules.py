@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .layers import Layout, real
+from .checks import real
+from .layout import Layout
 
 __all__ = ["ChainRule", "opo_rule"]
 

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .checks import real, whole
 from .cmdp import ContextualMDP, Trajectory, check_trajectory, context_key
 from .errors import OpoError
-from .layers import LayeredMDP, real, whole
+from .layers import LayeredMDP
 from .operations import Backend, check_backend, check_policy, evaluate, play, solve
 from .store import LRU
 from .streams import Streams

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .layers import Layout, real, whole
+from .checks import real, whole
+from .layout import Layout
 
 __all__ = ["PRACTICAL", "Parameters", "parameters", "regret_bound"]
 

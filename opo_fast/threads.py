@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .checks import whole
 from .kernels._jit import COMPILED
-from .layers import whole
 
 __all__ = ["get_threads", "run_all", "run_together", "set_threads"]
 

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 import opo_fast as of
 from opo_fast.cmdp import check_trajectory
-from opo_fast.layers import Transitions
+from opo_fast.transitions import Transitions
 
 LAYOUT = of.Layout([1, 3, 4], 2)
 MASK = np.ones(LAYOUT.shape, bool)

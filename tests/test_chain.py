@@ -13,7 +13,8 @@ from strategies import layer_sizes, random_mask, random_model, seeded
 
 import opo_fast as of
 from opo_fast import chain as chain_module
-from opo_fast import layers, reference
+from opo_fast import reference
+from opo_fast import transitions as transitions_module
 from opo_fast.chain import ChainEngine, History
 from opo_fast.rules import ChainRule, opo_rule
 
@@ -62,7 +63,7 @@ def switching(n=STEPS, seed=3, fits=5):
 @pytest.fixture
 def large(monkeypatch):
     """Make every model built in the test count as large enough for threads that meet after each layer."""
-    return lambda: monkeypatch.setattr(layers, "_WORTH_MEETING", 1)
+    return lambda: monkeypatch.setattr(transitions_module, "_WORTH_MEETING", 1)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def literal():
     def policy(key, history, **parameters):
         if key not in done:
             known = {}
-            original = layers.Transitions.arrays
+            original = transitions_module.Transitions.arrays
 
             def arrays(transitions):
                 if transitions not in known:
@@ -81,7 +82,7 @@ def literal():
                 return known[transitions]
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(layers.Transitions, "arrays", arrays)
+                patch.setattr(transitions_module.Transitions, "arrays", arrays)
                 done[key] = of.policy_chain(history, backend="numpy", **parameters)
         return done[key]
 

@@ -21,6 +21,7 @@ from strategies import random_model, random_policy
 import opo_fast as of
 from opo_fast import chain as chain_module
 from opo_fast import layers, operations
+from opo_fast import transitions as transitions_module
 from opo_fast.kernels import _jit
 from opo_fast.kernels._simd import EXP_MIN, fma, sexp, vabove, vexp, vfma, vload, vmax, vmin, vset, vstore, vsum
 
@@ -83,7 +84,8 @@ EXERCISE = """
 import pickle, sys
 import numpy as np, scipy.sparse as sp
 import opo_fast as of
-from opo_fast import chain, layers
+from opo_fast import chain
+from opo_fast import transitions as transitions_module
 from strategies import FORMS, random_model, random_policy
 
 def flavours(array):
@@ -97,7 +99,7 @@ def flavours(array):
 def exercise(dtype):
     rng = np.random.default_rng(0)
     for large in (False, True):
-        layers._WORTH_MEETING = 1 if large else 1 << 15
+        transitions_module._WORTH_MEETING = 1 if large else 1 << 15
         for packed_most in (2048, -1):
             chain.PACKED_MOST = packed_most
             for form in FORMS:
@@ -127,7 +129,7 @@ def exercise(dtype):
             of.solve(of.LayeredMDP.stationary(P, losses, 3, dtype=dtype))
     t = of.LayeredMDP.stationary(sp.csr_array(np.full((12, 4), 0.25)), losses, 3, dtype=dtype).transitions
     for copy in (np.array, np.asarray):
-        of.solve(of.LayeredMDP(t.layout, np.zeros(t.layout.shape), layers.Transitions.from_flat(
+        of.solve(of.LayeredMDP(t.layout, np.zeros(t.layout.shape), transitions_module.Transitions.from_flat(
             t.layout, copy(t.data), copy(t.indptr), copy(t.indices), t.block)))
     for q in flavours(losses):
         of.exponential_weights(rng.dirichlet(np.ones(3), size=4), q, 1)
@@ -313,7 +315,7 @@ def everything(mdp, others, policy):
 @pytest.mark.parametrize(("sizes", "n_actions"), [([1, 5, 5], 3), ([1, 1, 1], 1), ([1, 8, 8], 2)])
 def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions, monkeypatch, set_threads):
     set_threads(2)
-    monkeypatch.setattr(layers, "_WORTH_MEETING", 1 if form == "large" else 1 << 30)
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", 1 if form == "large" else 1 << 30)
     monkeypatch.setattr(chain_module, "PACKED_MOST", 2048 if form == "packed" else -1)
 
     def build():

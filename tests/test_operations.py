@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import FORMS, models_with_policy, random_model, random_policy, seeded
 
 import opo_fast as of
-from opo_fast import layers
+from opo_fast import transitions as transitions_module
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 BACKENDS = ("numba", "numpy")
@@ -51,7 +51,7 @@ def test_large_form_equals_the_reference_and_one_thread(monkeypatch, set_threads
     small = random_model(rng, [1, 30, 41, 7], 3, form, masked=True, density=0.5)
     policy = random_policy(rng, small)
     assert (small.transitions.threads, small.transitions.parts) == (1, 1)
-    monkeypatch.setattr(layers, "_WORTH_MEETING", 2)
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", 2)
     large = of.LayeredMDP(small.layout, small.losses, small.transitions.arrays(), small.action_mask)
     assert large.transitions.threads > 1
     assert (large.transitions.parts > 1) == (form == "csr")

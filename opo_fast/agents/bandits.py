@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import Layout, real, whole
+from ..layout import Layout
 from ..operations import Backend
 from ..oracles.finite import FiniteDynamicsClass
 from .base import State, check_layout, hashable

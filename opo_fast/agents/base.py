@@ -45,7 +45,7 @@ import numpy.typing as npt
 
 from ..cmdp import Trajectory, check_trajectory
 from ..errors import OpoError
-from ..layers import Layout, as_mask, uniform_policy
+from ..layout import Layout, as_mask, uniform_policy
 from ..store import read_state, write_state
 
 __all__ = ["BaseAgent", "oracle_state", "restore_oracle"]

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real
 from ..cmdp import context_key
 from ..errors import OpoError
-from ..layers import Layout, real
+from ..layout import Layout
 from ..operations import Backend, check_backend, solve
 from ..store import LRU
 from .base import BaseAgent

@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from .. import reference
 from ..chain import ChainEngine, History
+from ..checks import whole
 from ..cmdp import Trajectory
-from ..layers import LayeredMDP, Layout, whole
+from ..layers import LayeredMDP
+from ..layout import Layout
 from ..operations import Backend
 from ..rules import ChainRule
 from .base import State, hashable

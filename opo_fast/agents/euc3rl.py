@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import Layout, real, whole
+from ..layout import Layout
 from ..operations import Backend
 from ..rules import ChainRule
 from .base import check_layout

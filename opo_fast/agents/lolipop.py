@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import real
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
-from ..layers import Layout, as_losses, as_transitions, real
+from ..layout import Layout, as_losses
 from ..store import LRU
 from ..streams import Streams
+from ..transitions import as_transitions
 from .base import BaseAgent, State, check_layout, hashable, oracle_state, restore_oracle
 from .oracle_agent import PLANS, make_oracle
 

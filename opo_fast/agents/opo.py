@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ..checks import real
 from ..errors import OpoError
-from ..layers import Layout, real
+from ..layout import Layout
 from ..operations import Backend
 from ..rules import opo_rule
 from ..theory import parameters

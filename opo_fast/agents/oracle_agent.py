@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import frozen
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError, Place
-from ..layers import LayeredMDP, Layout, Transitions, as_losses, as_transitions, frozen
+from ..layers import LayeredMDP
+from ..layout import Layout, as_losses
 from ..operations import Backend, check_backend, solve
 from ..oracles.log import TrajectoryLog
 from ..oracles.schedule import add_all
 from ..reference import Solution
 from ..store import LRU
+from ..transitions import Transitions, as_transitions
 from .base import BaseAgent, State, oracle_state, restore_oracle
 
 __all__ = ["OracleAgent", "make_oracle"]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from ..cmdp import Trajectory
-from ..layers import Layout
+from ..layout import Layout
 
 __all__ = ["Agent"]
 

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import LayeredMDP, Layout, real, whole
+from ..layers import LayeredMDP
+from ..layout import Layout
 from ..operations import Backend
 from ..rules import ChainRule
 from .base import check_layout

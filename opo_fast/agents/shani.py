@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
-from ..layers import Layout, real, whole
+from ..layout import Layout
 from ..oracles.versions import from_json, to_json
 from .base import BaseAgent, State
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import as_real, whole
 from ..errors import OpoError
-from ..layers import as_real, whole
 from .tables import TabularMDP, expected_rewards
 
 __all__ = ["from_gymnasium", "from_mdptoolbox", "from_pairs", "from_quantecon"]

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import Layout, real, whole
+from ..layout import Layout
 from .environment import Environment, PerContext
 
 __all__ = ["classification_bandit", "trial_bandit"]

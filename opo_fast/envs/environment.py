@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import as_real, real, whole
 from ..cmdp import context_key
 from ..errors import OpoError
-from ..layers import LayeredMDP, Layout, as_mask, as_real, real, whole
+from ..layers import LayeredMDP
+from ..layout import Layout, as_mask
 from ..oracles.finite import FiniteDynamicsClass, FiniteLossClass
 from ..store import LRU
 from .rewards import RewardMap

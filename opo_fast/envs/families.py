@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import LayeredMDP, real, whole
+from ..layers import LayeredMDP
 from .adapters import from_gymnasium
 from .environment import Environment, PerContext
 from .rewards import RewardMap, rewards_to_losses

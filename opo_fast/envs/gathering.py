@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import real, whole
 from .environment import Environment
 from .families import family
 from .tables import TabularMDP

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import Layout, Transitions, real, whole
+from ..layout import Layout
+from ..transitions import Transitions
 from .environment import Environment, Noise, PerContext
 
 __all__ = ["combination_lock", "random_finite", "random_linear", "random_softmax"]

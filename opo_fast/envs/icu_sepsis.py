@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import Layout, Transitions, real, whole
+from ..layout import Layout
+from ..transitions import Transitions
 from .environment import Environment, PerContext
 from .rewards import RewardMap
 

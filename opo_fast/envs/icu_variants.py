@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import real, whole
 from ..errors import OpoError
-from ..layers import real, whole
 from .environment import Environment
 from .families import family
 from .icu_sepsis import (

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import frozen, real, whole
 from ..errors import OpoError
 from ..kernels import generate as kernels
-from ..layers import Layout, Transitions, frozen, real, whole
+from ..layout import Layout
 from ..threads import get_threads, run_all
+from ..transitions import Transitions
 from .environment import Environment
 from .rewards import RewardMap
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import whole
 from ..errors import OpoError
-from ..layers import LayeredMDP, whole
+from ..layers import LayeredMDP
 from ..operations import evaluate, solve
 from ..theory import PRACTICAL
 from . import bandits, families, gathering, generators, icu_variants, large

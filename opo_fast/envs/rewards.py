@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import as_real, real
 from ..errors import OpoError
-from ..layers import as_mask_2d, as_real, real
+from ..layout import as_mask_2d
 
 __all__ = ["RescaledRewards", "RewardMap", "rewards_to_losses"]
 

@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import as_real, real, whole
 from ..errors import OpoError
-from ..layers import LayeredMDP, as_csr, as_mask_2d, as_real, real, whole
+from ..layers import LayeredMDP
+from ..layout import as_mask_2d
+from ..transitions import as_csr
 from .environment import Environment, PerContext
 from .rewards import rewards_to_losses
 

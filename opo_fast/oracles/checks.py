@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError
-from ..layers import Layout, as_losses, as_mask, as_transitions
+from ..layout import Layout, as_losses, as_mask
 from ..store import read_state, write_state
+from ..transitions import as_transitions
 from .log import TrajectoryLog
 from .schedule import ScheduledOracle, add_all
 

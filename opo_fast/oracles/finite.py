@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import as_real
 from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError, Place
-from ..layers import Layout, Transitions, as_real
+from ..layout import Layout
 from ..store import LRU
+from ..transitions import Transitions
 from .log import TrajectoryLog
 
 __all__ = ["FiniteDynamicsClass", "FiniteDynamicsOracle", "FiniteLossClass", "FiniteLossOracle"]

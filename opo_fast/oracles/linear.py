@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from ..checks import real, whole
 from ..cmdp import Trajectory
 from ..errors import OpoError
 from ..kernels.scores import add_rows
-from ..layers import Layout, real, whole
+from ..layout import Layout
 from .parametric import Batch, FeatureMap, ParametricOracle, cover_size, grouped
 from .versions import Versions
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import frozen, whole
 from ..cmdp import ContextualMDP, Trajectory, check_trajectory
 from ..errors import OpoError
-from ..layers import Layout, as_mask, frozen, whole
+from ..layout import Layout, as_mask
 from ..operations import play
 from ..store import write_state
 from ..streams import Streams

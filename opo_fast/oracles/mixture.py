@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import as_distribution, frozen, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
-from ..layers import LayeredMDP, Layout, Transitions, as_distribution, as_transitions, frozen, whole
+from ..layers import LayeredMDP
+from ..layout import Layout
 from ..store import LRU
+from ..transitions import Transitions, as_transitions
 from .parametric import CACHE_BYTES, Batch, ParametricOracle, cover_size, grouped
 from .support import Support
 

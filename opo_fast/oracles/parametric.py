@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import as_real, frozen, real
 from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError
-from ..layers import Layout, as_real, frozen, real
+from ..layout import Layout
 from ..store import LRU
 from .log import TrajectoryLog
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from ..cmdp import Trajectory
-from ..layers import Layout
+from ..layout import Layout
 
 __all__ = ["DynamicsOracle", "FunctionClass", "LossOracle"]
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ..checks import real, whole
 from ..cmdp import Trajectory
 from ..errors import OpoError
-from ..layers import Layout, real, whole
+from ..layout import Layout
 
 __all__ = ["Refit", "ScheduledOracle", "scheduled"]
 

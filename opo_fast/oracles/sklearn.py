@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
-from ..layers import Layout, real, whole
+from ..layout import Layout
 from ..store import LRU
 from .parametric import CACHE_BYTES, Batch, FeatureMap, ParametricOracle, cover_size, grouped
 from .schedule import Refit, scheduled

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import as_real, real, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
-from ..layers import Layout, as_real, real, whole
+from ..layout import Layout
 from .parametric import Batch, FeatureMap, ParametricOracle, cover_size
 from .support import Support
 from .versions import from_json, to_json

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ..cmdp import Trajectory
-from ..layers import Layout, Transitions
+from ..layout import Layout
+from ..transitions import Transitions
 from .finite import FiniteDynamicsOracle, along
 
 __all__ = ["FiniteSquaredOracle"]

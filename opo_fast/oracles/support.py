@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import frozen
 from ..errors import OpoError
-from ..layers import LayeredMDP, Layout, Transitions, frozen
+from ..layers import LayeredMDP
+from ..layout import Layout
+from ..transitions import Transitions
 
 __all__ = ["Support"]
 

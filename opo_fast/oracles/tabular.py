@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import real
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
-from ..layers import Layout, real
+from ..layout import Layout
 from .parametric import Batch, ParametricOracle, cover_size, grouped
 from .support import Support
 from .versions import Versions, from_json, to_json

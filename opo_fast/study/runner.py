@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents, envs
+from ..checks import whole
 from ..errors import OpoError
-from ..layers import whole
 from ..operations import evaluate, solve
 from ..simulate import Simulation
 from ..threads import get_threads, set_threads

@@ -1,0 +1,139 @@
+"""Checks of arguments that every module shares: each gives a canonical value or the package's error."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from .errors import OpoError, Place
+from .kernels.ingest import check_unit
+
+__all__ = [
+    "FLOAT64",
+    "as_distribution",
+    "as_dtype",
+    "as_losses_2d",
+    "as_real",
+    "checked_unit",
+    "frozen",
+    "read_only",
+    "real",
+    "tolerance_of",
+    "whole",
+]
+
+Array = npt.NDArray[Any]
+
+FLOAT64 = np.dtype(np.float64)
+
+
+def frozen(array: Array) -> Array:
+    """Mark an array read-only and hand it on."""
+    array.flags.writeable = False
+    return array
+
+
+def read_only(array: Array) -> Array:
+    """A read-only view: Numba compiles kernels for read-only arrays apart, so a check sees these alone."""
+    return frozen(array.view())
+
+
+def whole(value: Any, name: str, *, least: int, most: int | None = None) -> int:
+    """`value` as an int within [least, most], or an error that names it."""
+    scalar = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    if not scalar and not (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu"):
+        raise OpoError(f"{name} is {value!r}: a whole number is needed")
+    number = int(value)
+    if number < least or (most is not None and number > most):
+        span = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise OpoError(f"{name} is {number}: a whole number {span} is needed")
+    return number
+
+
+def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, strict: bool = False) -> float:
+    """`value` as a finite float within [least, most] (`strict`: both ends excluded), or an error that names it."""
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise OpoError(f"{name} is {value!r}: a number is needed") from None
+    inside = least < number < most if strict else least <= number <= most
+    if not (np.isfinite(number) and inside):
+        if most == np.inf:
+            span = f"{'above' if strict else 'of at least'} {least:g}"
+        else:
+            span = f"strictly between {least:g} and {most:g}" if strict else f"from {least:g} to {most:g}"
+        raise OpoError(f"{name} is {number!r}: a finite number {span} is needed")
+    return number
+
+
+def as_real(array: Any, name: str | Place) -> Array:
+    """`array` as a float64 or float32 ndarray (integers and booleans become float64); anything else is refused."""
+    if type(array) is np.ndarray and array.dtype == FLOAT64:
+        return array
+    if sp.issparse(array):
+        raise OpoError(f"{name} is a sparse array: a dense one is needed")
+    try:
+        result = np.asarray(array)
+    except ValueError as error:
+        raise OpoError(f"{name} is not a rectangular array: {error}") from None
+    if np.ma.isMaskedArray(array):
+        raise OpoError(f"{name} is a masked array: fill it first")
+    if result.dtype.kind in "iub":
+        result = result.astype(np.float64)
+    if result.dtype not in (np.float64, np.float32):
+        if result.dtype.kind == "f":
+            result = result.astype(np.float64)
+        else:
+            raise OpoError(f"{name} has dtype {result.dtype}: real numbers are needed")
+    return result
+
+
+def as_distribution(values: Any, n: int, name: str, of: str) -> Array:
+    """Probabilities (n,) of `n` things, which `of` names in the singular; not renormalised."""
+    array = as_real(values, name)
+    if array.shape != (n,):
+        raise OpoError(f"{name} has shape {array.shape}: ({n},), one probability for each {of}, is needed")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    if bad.size:
+        raise OpoError(f"{name}: {of} {int(bad[0])} has probability {float(array[bad[0]])!r}; a finite number of at least 0 is needed")
+    total = float(array.sum(dtype=np.float64))
+    if abs(total - 1.0) > tolerance_of(array.dtype, array.dtype):
+        raise OpoError(f"{name} sums to {total!r}; 1 is needed")
+    return array
+
+
+def checked_unit(array: Array, where: str | Place) -> Array:
+    copy = np.array(array, dtype=np.float64, order="C")
+    place = np.zeros(1, np.int64)
+    if check_unit(copy.reshape(-1), place):
+        state, action = divmod(int(place[0]), copy.shape[1])
+        raise OpoError(
+            f"{where}: state {state}, action {action}: the loss is {float(copy[state, action])!r}; a number in [0, 1] is "
+            "needed (opo_fast.rewards_to_losses rescales rewards; an action that is not available goes to the mask)"
+        )
+    return copy
+
+
+def as_losses_2d(losses: Any, where: str | Place) -> Array:
+    array = as_real(losses, where)
+    if array.ndim != 2 or 0 in array.shape:
+        raise OpoError(f"{where} has shape {array.shape}: (S, A) is needed")
+    return checked_unit(array, where)
+
+
+def as_dtype(dtype: Any) -> np.dtype[Any]:
+    for known in (np.dtype(np.float64), np.dtype(np.float32)):
+        with contextlib.suppress(TypeError):
+            if known == np.dtype(dtype):
+                return known
+    raise OpoError(f"dtype is {dtype!r}: float64 or float32 is needed")
+
+
+def tolerance_of(*dtypes: npt.DTypeLike) -> float:
+    return 1e-6 if any(np.dtype(dtype) == np.float32 for dtype in dtypes) else 1e-8
