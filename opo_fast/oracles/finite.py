@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import as_real
+from ..checks import FLOAT64, as_real
 from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError, Place
 from ..layout import Layout
@@ -202,6 +203,10 @@ class FiniteLossOracle(_FiniteOracle):
 class FiniteDynamicsOracle(_FiniteOracle):
     """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible."""
 
+    def __init__(self, function_class: Any, layout: Layout) -> None:
+        super().__init__(function_class, layout)
+        self._shapes = [(n, layout.n_actions, n_next) for n, n_next in itertools.pairwise(layout.layer_sizes)]
+
     def fit(self) -> int:
         """Index of the candidate of greatest log-likelihood; of equals the lowest."""
         return int(self.scores.argmax())
@@ -219,12 +224,14 @@ class FiniteDynamicsOracle(_FiniteOracle):
         for i, model in enumerate(self.function_class.models):
             answer, where = model(context), Place("dynamics candidate {} at context {!r}", i, context)
             answers.append(self._checked_answer(answer, where))
-        size = sum(a.nbytes if isinstance(a, Transitions) else sum(getattr(x, "nbytes", 0) or x.data.nbytes for x in a) for a in answers)
-        return answers, size
+        return answers, sum(answer.nbytes if isinstance(answer, Transitions) else sum(map(_bytes, answer)) for answer in answers)
 
     def _checked_answer(self, answer: Any, where: Any) -> Any:
         """Arrays of the right shapes; their entries are looked at when they are needed."""
         layout = self.layout
+        plain = type(answer) is list and all(type(array) is np.ndarray and array.dtype == FLOAT64 for array in answer)
+        if plain and [array.shape for array in answer] == self._shapes:
+            return answer
         if isinstance(answer, Transitions):
             if answer.layout != layout:
                 raise OpoError(f"{where} belongs to {answer.layout!r}: {layout!r} is needed")
@@ -255,9 +262,15 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def _along(self, trajectory: Trajectory) -> Array:
         """P(s_{h+1} | s_h, a_h) of each candidate (rows) for h = 1..H-1 (columns)."""
-        p = np.array([along(answer, trajectory, self.layout) for answer in self._answer(trajectory.context)])
-        bad = np.argwhere(~((p >= 0.0) & (p <= 1.0 + 1e-6)))
-        if bad.size:
+        answers = self._answer(trajectory.context)
+        if all(type(answer) is list and all(type(array) is np.ndarray for array in answer) for answer in answers):
+            local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
+            steps = list(zip(local[:-2], actions, local[1:-1], strict=False))
+            p = np.array([[array[step] for array, step in zip(answer, steps, strict=True)] for answer in answers])
+        else:
+            p = np.array([along(answer, trajectory, self.layout) for answer in answers])
+        if not ((p >= 0.0) & (p <= 1.0 + 1e-6)).all():
+            bad = np.argwhere(~((p >= 0.0) & (p <= 1.0 + 1e-6)))
             i, h = (int(x) for x in bad[0])
             s, a, following = (int(x) for x in (trajectory.states[h], trajectory.actions[h], trajectory.states[h + 1]))
             raise OpoError(
@@ -275,6 +288,10 @@ class FiniteDynamicsOracle(_FiniteOracle):
             f"under action {a} to state {following} has probability 0 under a candidate that explained all before, and no other is left "
             "(the class does not hold the truth)"
         )
+
+
+def _bytes(array: Any) -> int:
+    return int(array.nbytes) if type(array) is np.ndarray else int(array.data.nbytes)
 
 
 def along(transitions: Any, trajectory: Trajectory, layout: Layout) -> Array:
