@@ -23,7 +23,7 @@ ENVIRONMENTS = {
     "combination-lock": (lambda: envs.make("combination-lock"), 2000),
     "frozen-lake": (lambda: envs.make("frozen-lake"), 1000),
     "icu-reduced": (lambda: envs.make("icu-reduced"), 1000),
-    "icu-sepsis": (lambda: envs.make("icu-sepsis"), 150),
+    "icu-sepsis": (lambda: envs.make("icu-sepsis"), 500),
     "trial": (lambda: envs.make("trial"), 2000),
     "linear-bandit": (lambda: envs.make("random-linear", horizon=1, n_states=1, n_actions=5, n_contexts=20, n_losses=40, seed=8), 2000),
 }

@@ -4,7 +4,9 @@
 
 A run counts where the estimate is at most the optimum at every episode's context; the theory promises a share of
 1 - delta = 0.95 of the runs. At the theory's constants most bonuses are saturated and the estimate is 0, so that the
-promise is kept but says little: the smaller factors show where it breaks.
+promise is kept but says little: the smaller factors show where it breaks. The estimate of policy optimization (opo,
+tabular-opo, po-cmab) is of the policy it evaluates, not of the best one, so that it lies above the optimum wherever the bonus
+is less than that policy's regret.
 """
 
 from __future__ import annotations

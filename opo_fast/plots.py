@@ -17,6 +17,7 @@ __all__ = ["COLOURS", "new_axes", "regret_curves", "save_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
+LINES = ("-", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 
 
 def new_axes(width: float = 7.0, height: float = 4.3) -> Any:
@@ -64,7 +65,9 @@ def regret_curves(
         curves = np.array([run.cumulative_regret[:length] for run in runs])
         episodes = np.arange(1, length + 1)
         colour = COLOURS[i % len(COLOURS)]
-        axes.plot(episodes, curves.mean(axis=0), color=colour, label=label)
+        # More curves than colours: the next round of colours has another line.
+        line = LINES[i // len(COLOURS) % len(LINES)]
+        axes.plot(episodes, curves.mean(axis=0), color=colour, linestyle=line, label=label)
         if len(runs) > 1:
             low, high = np.quantile(curves, [0.1, 0.9], axis=0)
             axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
