@@ -24,7 +24,7 @@ __all__ = ["write_report"]
 STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d4d9df; --tint: #f4f6f8; --accent: #0072b2; --bad: #b3261e; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 68rem; padding: 1.2rem 1rem 3rem; color: var(--ink); background: #fff; }
+body { margin: 0 auto; max-width: 76rem; padding: 1.2rem 1rem 3rem; color: var(--ink); background: #fff; }
 body { font: 1rem/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; padding-top: .6rem; border-top: 1px solid var(--line); }
@@ -36,7 +36,7 @@ p { margin: .4rem 0; max-width: 46rem; }
 .tiles li { flex: 1 1 7rem; background: var(--tint); border-radius: .4rem; padding: .5rem .8rem; }
 .tiles b { display: block; font-size: 1.35rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; margin: .4rem 0 .8rem; }
-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .28rem .7rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line); }
 th, td { white-space: nowrap; vertical-align: top; }
 th { font-weight: 600; color: var(--soft); border-bottom-color: var(--soft); }
@@ -51,7 +51,7 @@ summary { cursor: pointer; color: var(--accent); }
 pre { background: var(--tint); padding: .6rem .8rem; overflow-x: auto; font-size: .8rem; line-height: 1.4; border-radius: .4rem; }
 a { color: var(--accent); }
 @media print {
-  body { max-width: none; padding: 0; font-size: 10pt; }
+  body { max-width: none; padding: 0; font-size: 10pt; } table { font-size: 8pt; }
   h2, h3 { break-after: avoid; } figure, tr, .tiles { break-inside: avoid; }
   .wide { overflow: visible; } th, td { white-space: normal; } pre { white-space: pre-wrap; }
 }
@@ -78,7 +78,9 @@ def _page(results: Results, path: pathlib.Path) -> str:
     parts = [
         f"<h1>{_text(study.name)}</h1>",
         f'<p class="soft">Written {time.strftime("%Y-%m-%d %H:%M")} by opo_fast. Regret is the sum over episodes of value minus optimal '
-        "value, exact on the true model; lower is better. Intervals are 95 % bootstrap intervals over seeds.</p>",
+        "value, exact on the true model; lower is better. Intervals are 95 % bootstrap intervals over seeds. The end of a run is the last "
+        "tenth of its episodes; the gap is that between the uniform policy and the optimum; the growth exponent is the slope of log "
+        "regret over log episode from a tenth of the episodes on (1 is linear).</p>",
         _tiles(results),
         *(_environment(results, environment.label) for environment in results.environments),
         _comparisons(results),
@@ -135,12 +137,8 @@ def _environment(results: Results, environment: str) -> str:
         line += [f"{1e3 * of('seconds').mean / results.study.episodes:.3g}"]
         line += [f"{of('memory').mean / 1e6:.0f}"] if "memory" in known else []
         lines.append(line)
-    note = (
-        '<p class="soft">The end is the last tenth of the episodes. The gap is that between the uniform policy and the optimum. '
-        "The growth exponent is the slope of log regret over log episode from a tenth of the episodes on: 1 is linear.</p>"
-    )
     caption = "<figcaption>Mean over seeds; bands are 95 % bootstrap intervals.</figcaption>"
-    return f'{title}<figure class="small">{figure}{caption}</figure>{_table(columns, lines)}{note}'
+    return f'{title}<figure class="small">{figure}{caption}</figure>{_table(columns, lines)}'
 
 
 def _comparisons(results: Results) -> str:
@@ -254,7 +252,13 @@ def _interval(estimate: Estimate, form: str = ".4g") -> str:
         return "-"
     if math.isnan(estimate.low):
         return format(estimate.mean, form)
-    return f"{estimate.mean:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+    return f"{_number(estimate.mean, form)} [{_number(estimate.low, form)}, {_number(estimate.high, form)}]"
+
+
+def _number(value: float, form: str) -> str:
+    """A number without the sign of a zero."""
+    text = format(value, form)
+    return text.lstrip("-") if float(text) == 0 else text
 
 
 def _percent(estimate: Estimate) -> str:
