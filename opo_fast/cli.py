@@ -100,7 +100,7 @@ def _root(
 
 
 def _practical(key: str) -> str:
-    return f"Default: the agent's practical setting ({agents.practical('opo')[key]:g} for opo)."
+    return f"Default: the practical setting ({agents.practical('opo')[key]:g} for opo on most environments)."
 
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help="Environment; `opo-fast envs` lists them.")]
@@ -143,16 +143,19 @@ def run(
     regret compares with the optimal policy of each context. Ctrl-C keeps what was done.
 
     **The practical setting.** With the theory's constants every bonus stays at its cap at any practical T, and the
-    policy uniform. The defaults of --bonus-scale and --eta-scale learn on ICU-Sepsis and on combination locks; `opo-fast agents`
-    lists those of all agents. Turn
-    --bonus-scale down (by 10, then by 100) where the table shows bonuses at their cap to the end, or where actions differ by
-    less than about 0.05, as with --set loss=death; turn it up where learning stops early at a poor policy.
+    policy uniform. The defaults of --bonus-scale and --eta-scale learn on ICU-Sepsis and on combination locks;
+    environments whose actions differ by less have a smaller --bonus-scale of their own for opo, and `opo-fast agents` lists
+    the settings of all agents. Turn --bonus-scale down (by 10, then by 100) where the table shows bonuses at their cap to
+    the end, or where actions differ by less than about 0.05, as with --set loss=death; turn it up where learning stops
+    early at a poor policy.
     """
     console = Console()
     set_threads(None if threads is None else whole(threads, "threads", least=1))
     whole(seed, "seed", least=0)
     cmdp = envs.make(env, **_options(horizon, settings))
     entry = agents.registry.info(agent)
+    if agent == "opo" and bonus_scale is None and env in envs.names():
+        bonus_scale = envs.info(env).bonus_scale
     options: dict[str, Any] = {"bonus_scale": bonus_scale, "eta_scale": eta_scale}
     if "backend" in entry.options:
         options["backend"] = backend
@@ -162,7 +165,8 @@ def run(
     contexts = "endless contexts" if cmdp.contexts is None else _count(len(cmdp.contexts), "context")
     console.print(
         f"[bold]{agent}[/bold] on [bold]{escape(env)}[/bold]: {contexts}, horizon {cmdp.steps}, {cmdp.layout.n_states:,} states, "
-        f"{cmdp.layout.n_actions} actions, {episodes:,} episodes, seed {seed}, {_count(get_threads(), 'thread')}",
+        f"{cmdp.layout.n_actions} actions, {episodes:,} episodes, seed {seed}, {_count(get_threads(), 'thread')}"
+        + "".join(f", {key.replace('_', ' ')} {used[key]:g}" for key in ("bonus_scale", "eta_scale") if key in used),
         highlight=False,
     )
     try:
