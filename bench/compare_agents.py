@@ -23,7 +23,7 @@ ENVIRONMENTS = {
     "combination-lock": (lambda: envs.make("combination-lock"), 2000),
     "frozen-lake": (lambda: envs.make("frozen-lake"), 1000),
     "icu-reduced": (lambda: envs.make("icu-reduced"), 1000),
-    "icu-sepsis": (lambda: envs.make("icu-sepsis"), 500),
+    "icu-sepsis": (lambda: envs.make("icu-sepsis"), 150),
     "trial": (lambda: envs.make("trial"), 2000),
     "linear-bandit": (lambda: envs.make("random-linear", horizon=1, n_states=1, n_actions=5, n_contexts=20, n_losses=40, seed=8), 2000),
 }
@@ -62,11 +62,33 @@ def markdown(found: Comparison, episodes: int, seeds: int) -> str:
     return "\n".join(lines)
 
 
+def overview(found: dict[str, Comparison]) -> str:
+    """All environments in one table: regret with its interval, and the agent's time per episode."""
+    lines = {name: {line.agent: line for line in one.summary()} for name, one in found.items()}
+    heads = [f"{name} (T = {ENVIRONMENTS[name][1]:,})" for name in found]
+    rows = [f"| agent | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for agent in agents.names():
+        if not any(agent in one for one in lines.values()):
+            continue
+        cells = []
+        for one in lines.values():
+            if agent not in one:
+                cells.append("too large")
+                continue
+            line = one[agent]
+            mean, low, high = (f"{x:.0f}" if x >= 100 else f"{x:.1f}" for x in line.regret[:3])
+            best = "**" if line is next(iter(one.values())) else ""
+            cells.append(f"{best}{mean}{best} [{low}, {high}]; {line.milliseconds.mean:.2f} ms")
+        rows.append(f"| `{agent}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     of.set_threads(1)
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "runs/comparison")
     seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    everything = {}
     for name in sys.argv[3:] or ENVIRONMENTS:
         build, episodes = ENVIRONMENTS[name]
         cmdp = build()
@@ -77,6 +99,8 @@ def main() -> None:
         print(text + "\n", flush=True)
         if found.interrupted:
             return
+        everything[name] = found
+    print(overview(everything))
 
 
 if __name__ == "__main__":
