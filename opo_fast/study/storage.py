@@ -446,15 +446,15 @@ def _seal(meta: Meta, columns: Mapping[str, Array]) -> dict[str, str]:
     return {"opo_fast": text, "opo_fast.columns": sums, "opo_fast.sum": hashlib.sha256((text + sums).encode()).hexdigest()}
 
 
-def _unseal(texts: Mapping[str, str], columns: Mapping[str, Array]) -> Meta:
+def _unseal(texts: Mapping[str, str], columns: Mapping[str, Array], wanted: Sequence[str] | None) -> Meta:
     """The settings of a run file, or an error where it is not what was written."""
     text, sums = texts["opo_fast"], texts["opo_fast.columns"]
     if hashlib.sha256((text + sums).encode()).hexdigest() != texts["opo_fast.sum"]:
         raise ValueError("the checksum of its settings is wrong")
     known = json.loads(sums)
-    for name, column in columns.items():
-        if _checksum(column) != known.get(name):
-            raise ValueError(f"the checksum of its column {name!r} is wrong")
+    for name in known if wanted is None else [name for name in wanted if name in known]:
+        if name not in columns or _checksum(columns[name]) != known[name]:
+            raise ValueError(f"its column {name!r} is gone, or has a wrong checksum")
     meta: Meta = json.loads(text)
     return meta
 
@@ -477,7 +477,7 @@ def _read_parquet(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[Met
         table = file.read(columns=[name for name in wanted if name in known.names] if wanted is not None else None)
     texts = {key.decode(): text.decode() for key, text in (known.metadata or {}).items()}
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
-    return _unseal(texts, columns), columns
+    return _unseal(texts, columns, wanted), columns
 
 
 def _write_npz(file: BinaryIO, meta: Meta, columns: Mapping[str, Array]) -> None:
@@ -490,4 +490,4 @@ def _read_npz(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[Meta, d
         texts = {name: str(file[name]) for name in file.files if name.startswith("opo_fast")}
         names = [name for name in file.files if name not in texts and (wanted is None or name in wanted)]
         columns = {name: file[name] for name in names}
-    return _unseal(texts, columns), columns
+    return _unseal(texts, columns, wanted), columns
