@@ -20,7 +20,15 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 def run(quick: bool, path: str, only: str | None) -> None:
     """Run the suite and save its figures at `path`."""
-    command = [sys.executable, "-m", "pytest", str(HERE), "-q", f"--benchmark-json={path}", *(["--quick"] if quick else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(HERE / "bench_suite.py"),
+        "-q",
+        f"--benchmark-json={path}",
+        *(["--quick"] if quick else []),
+    ]
     subprocess.run(command + (["-k", only] if only else []), check=True)
 
 

@@ -49,7 +49,7 @@ PACKED_MOST = 4096
 SMALL_STORE = 1 << 18
 """Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
 writes that nobody reads as long as no new dynamics turns up."""
-WORTH_THREADS = 1 << 21
+WORTH_THREADS = 1 << 18
 """Transitions of a chain's steps from which threads gain more than they cost."""
 BATCH_BYTES = 1 << 27
 """Most bytes of the weights of eight policies, above which past policies go through a dynamics one by one."""

@@ -107,7 +107,7 @@ class Scratch:
     """Working arrays of the forward pass through one dynamics, `lanes` numbers per entry."""
 
     def __init__(self, t: Transitions, lanes: int = 1) -> None:
-        self.d = np.empty(t.layout.n_states * lanes)
+        self.d = np.zeros(t.layout.n_states * lanes + 8)
         if lanes > 1:
             size = t.n_rows * lanes
         elif t.kind:
@@ -120,7 +120,7 @@ class Scratch:
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch) -> None:
     """Add the occupancy of `policies[at]`, one number per row, to `visits`."""
-    after = (t.parts, policies, at, scratch.d, scratch.w, visits, scratch.private)
+    after = (t.parts, t.width, policies, at, scratch.d, scratch.w, visits, scratch.private)
     run_together(visit_sweep, t.arguments, after, t.threads)
 
 

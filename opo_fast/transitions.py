@@ -29,8 +29,8 @@ _NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
 
 _NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
 
-_WORTH_MEETING = 1 << 15
-"""Transitions of a layer from which a further thread gains more than the threads' meeting after the layer costs."""
+_WORTH_MEETING = {DENSE: 1 << 14, CSR: 1 << 11}
+"""Transitions of a layer, some microseconds of work, from which a further thread gains more than meeting after it costs."""
 
 
 class Transitions(Immutable):
@@ -333,7 +333,7 @@ class Transitions(Immutable):
     @cached_property
     def threads(self) -> int:
         """Threads that are worth meeting after each layer."""
-        return max(1, self._largest_layer // _WORTH_MEETING)
+        return min(64, max(1, self._largest_layer // _WORTH_MEETING[self.kind]))
 
     @property
     def width(self) -> int:
@@ -343,7 +343,7 @@ class Transitions(Immutable):
     @cached_property
     def parts(self) -> int:
         """Parts of a layer in the forward pass of CSR, each with its own sums: a matter of shape, so that bits never depend on threads."""
-        if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING:
+        if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING[CSR]:
             return 1
         return min(8, max(2, self._largest_layer // (8 * max(self.layout.layer_sizes))))
 

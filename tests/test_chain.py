@@ -63,7 +63,7 @@ def switching(n=STEPS, seed=3, fits=5):
 @pytest.fixture
 def large(monkeypatch):
     """Make every model built in the test count as large enough for threads that meet after each layer."""
-    return lambda: monkeypatch.setattr(transitions_module, "_WORTH_MEETING", 1)
+    return lambda: monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 1, 1: 1})
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_large_form_equals_the_reference_and_one_thread(monkeypatch, set_threads
     small = random_model(rng, [1, 30, 41, 7], 3, form, masked=True, density=0.5)
     policy = random_policy(rng, small)
     assert (small.transitions.threads, small.transitions.parts) == (1, 1)
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", 2)
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 2, 1: 2})
     large = of.LayeredMDP(small.layout, small.losses, small.transitions.arrays(), small.action_mask)
     assert large.transitions.threads > 1
     assert (large.transitions.parts > 1) == (form == "csr")

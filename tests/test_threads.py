@@ -92,7 +92,7 @@ def test_an_error_of_a_part_is_raised_once_all_ended(bad):
 
 def bits():
     """What a process computes about a model that is large enough for threads inside a layer."""
-    transitions_module._WORTH_MEETING = 1
+    transitions_module._WORTH_MEETING = {0: 1, 1: 1}
     parts = []
     for form in ("dense", "csr"):
         rng = np.random.default_rng(3)
@@ -105,7 +105,7 @@ def bits():
 
 @pytest.fixture
 def here(monkeypatch):
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", 1)
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 1, 1: 1})
     of.set_threads(1)
     return bits()
 

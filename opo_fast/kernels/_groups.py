@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ._jit import inlined
-from ._simd import vadd, vmin, vswap1, vswap2, vswap4
+from ._simd import vadd, vget, vmin, vset, vspread2, vspread4, vswap1, vswap2, vswap4
 
-__all__ = ["group_min", "group_sum", "share"]
+__all__ = ["group_each", "group_min", "group_sum", "share"]
 
 
 @inlined
@@ -28,6 +28,16 @@ def group_min(x, width):
     if width > 4:
         x = vmin(x, vswap4(x))
     return x
+
+
+@inlined
+def group_each(x, width):
+    """The first lanes of `x`, one for each group of `width` lanes."""
+    if width == 2:
+        return vspread2(x)
+    if width == 4:
+        return vspread4(x)
+    return vset(vget(x, 0))
 
 
 @inlined

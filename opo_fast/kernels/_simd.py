@@ -35,6 +35,8 @@ __all__ = [
     "vset",
     "vstore",
     "vstore_line",
+    "vspread2",
+    "vspread4",
     "vsub",
     "vsum",
     "vswap1",
@@ -177,9 +179,11 @@ if not numba.config.DISABLE_JIT:
             v = builder.fadd(v, builder.shuffle_vector(v, ir.Constant(_VECTOR, ir.Undefined), order))
         return builder.extract_element(v, ir.Constant(_I32, 0))
 
+    def _shuffle(builder: Any, v: Any, order: list[int]) -> Any:
+        return builder.shuffle_vector(v, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, 8), order))
+
     def _swap(step: int) -> Callable[..., Any]:
-        order = ir.Constant(ir.VectorType(_I32, 8), [lane ^ step for lane in range(8)])
-        return lambda builder, v: builder.shuffle_vector(v, ir.Constant(_VECTOR, ir.Undefined), order)
+        return lambda builder, v: _shuffle(builder, v, [lane ^ step for lane in range(8)])
 
     def _pick(comparison: str) -> Callable[..., Any]:
         return lambda builder, a, b: builder.select(builder.fcmp_ordered(comparison, a, b), a, b)
@@ -195,6 +199,8 @@ if not numba.config.DISABLE_JIT:
     vmax = _word(_v8(_v8, _v8), _pick(">"))
     vmin = _word(_v8(_v8, _v8), _pick("<"))
     vexp = _word(_v8(_v8), _build_exp)
+    vspread2 = _word(_v8(_v8), lambda builder, v: _shuffle(builder, v, [lane // 2 for lane in range(8)]))
+    vspread4 = _word(_v8(_v8), lambda builder, v: _shuffle(builder, v, [lane // 4 for lane in range(8)]))
     vget = _word(_f8(_v8, types.int64), lambda builder, v, i: builder.extract_element(v, i))
     vabove = _word(
         _v8(_v8, _v8),
@@ -233,6 +239,12 @@ else:
 
     def vexp(v: Any) -> Any:
         return np.where(v > EXP_MIN, np.exp(np.maximum(v, EXP_MIN)), 0.0)
+
+    def vspread2(v: Any) -> Any:
+        return np.repeat(v[:4], 2)
+
+    def vspread4(v: Any) -> Any:
+        return np.repeat(v[:2], 4)
 
     def vget(v: Any, i: Any) -> Any:
         return v[i]

@@ -11,7 +11,7 @@ from ._groups import group_min, group_sum, share
 from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vload_line, vmax, vmin, vmul, vset, vstore, vstore_line, vsub, vsum
 from ._sync import meet
-from .evaluation import add_expectation
+from .evaluation import expectation
 from .occupancy import TINY, merge, visit
 
 __all__ = ["LANES", "add_lanes", "chain_steps", "visit_batch"]
@@ -44,9 +44,9 @@ def _backup(
             y = 1.0 / (1.0 + visits[r0 + i])
             q[i] = losses[r0 + i] - fma(weight, min(1.0, half_dynamics * y), min(1.0, half_loss * y))
         if h < block.size - 1:
-            add_expectation(
+            expectation(
                 kind, data, indptr, indices, block[h], rows[layers[h + 1]] - first, r0 - first, r0 - first + n,
-                v, layers[h + 1], layers[h + 2] - layers[h + 1], q, 0,
+                v, layers[h + 1], layers[h + 2] - layers[h + 1], q, 0, q, 0, h % 2,
             )  # fmt: skip
         if greedy:
             for s in range(s0, s1):
@@ -136,7 +136,7 @@ def chain_steps(
                 meet(gate, n)
             else:
                 visit(
-                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, store, step - 1, d, w, visits,
+                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, step - 1, d, w, visits,
                     private,
                 )  # fmt: skip
                 meet(gate, n)

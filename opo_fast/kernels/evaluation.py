@@ -9,16 +9,18 @@ from ._jit import inlined, kernel
 from ._simd import fma, vfma, vget, vload, vmul, vset, vstore
 from ._sync import meet
 
-__all__ = ["add_expectation", "backward_sweep"]
+__all__ = ["backward_sweep", "expectation"]
 
 
 @inlined
-def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0):
-    # The block is stored (next state, row): four next states at a time are four streams of reads.
+def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, back):
+    # The block is stored (next state, row): four next states at a time are four streams of reads. With `back` the fours
+    # come in reverse: of a block that layers share, the part that was read last is still in the cache.
     full = lo + (hi - lo) // 8 * 8
     shift = q0 - lo
-    j = 0
-    while j + 4 <= n_next:
+    fours = n_next // 4
+    for four in range(fours):
+        j = 4 * (fours - 1 - four) if back else 4 * four
         o0 = start + j * n_rows
         o1 = o0 + n_rows
         o2 = o1 + n_rows
@@ -39,19 +41,17 @@ def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0):
             y = fma(data[o1 + i], v[v0 + j + 1], y)
             y = fma(data[o2 + i], v[v0 + j + 2], y)
             q[i + shift] = fma(data[o3 + i], v[v0 + j + 3], y)
-        j += 4
-    while j < n_next:
+    for j in range(4 * fours, n_next):
         o0 = start + j * n_rows
         b0 = vset(v[v0 + j])
         for i in range(lo, full, 8):
             vstore(q, i + shift, vfma(vload(data, o0 + i), b0, vload(q, i + shift)))
         for i in range(full, hi):
             q[i + shift] = fma(data[o0 + i], v[v0 + j], q[i + shift])
-        j += 1
 
 
 @inlined
-def _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, q, q0):
+def _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, init, i0, q, q0):
     # Four partial sums per row: one would wait for each multiply-add to finish. An unsigned position skips the test
     # for negative indices.
     base = np.uint64(v0)
@@ -59,7 +59,7 @@ def _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, q, q0):
         p = np.uint64(indptr[start + i])
         end = np.uint64(indptr[start + i + 1])
         last = end - (end - p) % np.uint64(4)
-        x0 = q[i - lo + q0]
+        x0 = init[i - lo + i0]
         x1 = 0.0
         x2 = 0.0
         x3 = 0.0
@@ -76,15 +76,18 @@ def _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, q, q0):
 
 
 @inlined
-def add_expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v, v0, n_next, q, q0):
-    """Add E[v(s') | row i] to q[q0 + i - lo] for rows lo..hi-1 of a layer with `n_rows` rows; `start` is its block.
+def expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v, v0, n_next, init, i0, q, q0, back):
+    """q[q0 + k] = init[i0 + k] + E[v(s') | row lo + k] for rows lo..hi-1 of a layer with `n_rows` rows.
 
-    The next layer's values are v[v0 : v0 + n_next]. (Offsets instead of slices, which count references.)
+    `start` is the layer's block and v[v0 : v0 + n_next] the next layer's values; `init` may be `q` itself. (Offsets
+    instead of slices, which count references.) `back`: see `_add_expectation_dense`.
     """
     if kind == 0:
-        _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0)
+        for k in range(hi - lo):
+            q[q0 + k] = init[i0 + k]
+        _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, back)
     else:
-        _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, q, q0)
+        _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, init, i0, q, q0)
 
 
 @inlined
@@ -92,13 +95,14 @@ def _backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, width
     first = rows[layers[h]]
     r0 = rows[lo]
     r1 = rows[hi]
-    for r in range(r0, r1):
-        q[r] = losses[r]
     if h < block.size - 1:
-        add_expectation(
+        expectation(
             kind, data, indptr, indices, block[h], rows[layers[h + 1]] - first, r0 - first, r1 - first,
-            v, layers[h + 1], layers[h + 2] - layers[h + 1], q, r0,
+            v, layers[h + 1], layers[h + 2] - layers[h + 1], losses, r0, q, r0, h % 2,
         )  # fmt: skip
+    else:
+        for r in range(r0, r1):
+            q[r] = losses[r]
     r = r0
     if greedy:
         for s in range(lo, hi):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._groups import group_each
 from ._jit import inlined, kernel
-from ._simd import fma, vfma, vload, vset, vsum
+from ._simd import fma, vabove, vadd, vfma, vload, vload_line, vmul, vset, vstore, vsum
 from ._sync import meet
 
 __all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep"]
@@ -18,12 +19,13 @@ STATES = 64
 
 
 @inlined
-def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0):
+def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0, back):
     """Occupancy of next states lo..hi-1: d[d0 + j] = sum_i P(j | row i) w[w0 + i]."""
     # Four next states at a time; eight partial sums each, merged by `vsum`, then the rows that do not fill a vector.
     full = n_rows // 8 * 8
-    j = lo
-    while j + 4 <= hi:
+    fours = (hi - lo) // 4
+    for four in range(fours):
+        j = lo + 4 * (fours - 1 - four if back else four)
         o0 = start + j * n_rows
         o1 = o0 + n_rows
         o2 = o1 + n_rows
@@ -51,8 +53,7 @@ def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0):
         d[d0 + j + 1] = x1
         d[d0 + j + 2] = x2
         d[d0 + j + 3] = x3
-        j += 4
-    while j < hi:
+    for j in range(lo + 4 * fours, hi):
         o0 = start + j * n_rows
         a0 = vset(0.0)
         for i in range(0, full, 8):
@@ -61,7 +62,6 @@ def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0):
         for i in range(full, n_rows):
             x0 = fma(data[o0 + i], w[w0 + i], x0)
         d[d0 + j] = x0
-        j += 1
 
 
 @inlined
@@ -91,7 +91,7 @@ def merge(private, n_parts, n_next, lo, hi, d, d0):
 
 @inlined
 def visit(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, policies, at, d, w, visits, private
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, d, w, visits, private
 ):  # fmt: skip
     """Add the occupancy of `policies[at]` to `visits`: what thread `me` of `n` does.
 
@@ -100,6 +100,7 @@ def visit(
     `private`, so that sums do not depend on which thread takes which part; `w` has room for `STATES` states per thread.
     """
     horizon = block.size
+    tiny = vset(TINY)
     if me == 0:
         d[0] = 1.0
     meet(gate, n)
@@ -121,7 +122,16 @@ def visit(
                 c1 = min(c0 + step, hi)
                 r = rows[c0]
                 shift = me * (w.size // n) - r if kind == 1 else -first
-                for s in range(c0, c1):
+                s = c0
+                if width > 0:
+                    # `d` has room for a vector beyond its last state.
+                    while r + 8 <= rows[c1]:
+                        y8 = vabove(vmul(group_each(vload(d, s), width), vload_line(policies, at, r)), tiny)
+                        vstore(w, r + shift, y8)
+                        vstore(visits, r, vadd(vload(visits, r), y8))
+                        r += 8
+                        s += 8 // width
+                while s < c1:
                     x = d[s]
                     end = rows[s + 1]
                     while r < end:
@@ -130,6 +140,7 @@ def visit(
                         w[r + shift] = y
                         visits[r] += y
                         r += 1
+                    s += 1
                 if kind == 1 and n_next > 0:
                     spread_csr(
                         data, indptr, indices, block[h], rows[c0] - first, rows[c1] - first, w, me * (w.size // n), private,
@@ -140,7 +151,7 @@ def visit(
             lo = n_next * me // n
             hi = n_next * (me + 1) // n
             if kind == 0:
-                spread_dense(data, block[h], rows[d0] - first, w, 0, lo, hi, d, d0)
+                spread_dense(data, block[h], rows[d0] - first, w, 0, lo, hi, d, d0, h % 2)
             else:
                 merge(private, n_parts, n_next, lo, hi, d, d0)
             meet(gate, n)
@@ -148,9 +159,9 @@ def visit(
 
 @kernel
 def visit_sweep(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, policies, at, d, w, visits, private
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, d, w, visits, private
 ):  # fmt: skip
     """`visit` for one policy, entered by `n` threads with the same arrays and a number `me` each."""
     visit(
-        kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, policies, at, d, w, visits, private
+        kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, d, w, visits, private
     )  # fmt: skip
