@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .checks import as_distribution, frozen
 from .errors import OpoError
+from .kernels.ingest import check_path
 from .layers import LayeredMDP
 from .layout import Layout
 
@@ -150,8 +151,18 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
             raise OpoError(f"trajectory.{name} has shape {array.shape}: ({length},) is needed")
         if array.dtype.kind not in kinds:
             raise OpoError(f"trajectory.{name} has dtype {array.dtype}: {'whole ' if kinds == 'iu' else ''}numbers are needed")
-        arrays[name] = frozen(array.astype(np.int64 if kinds == "iu" else np.float64))
+        arrays[name] = array.astype(np.int64 if kinds == "iu" else np.float64)
     states, actions, losses = arrays["states"], arrays["actions"], arrays["losses"]
+    if action_mask is not None or not check_path(states, actions, losses, layout.offsets, layout.n_actions):
+        _refuse_path(layout, action_mask, states, actions, losses)
+    checked = Trajectory(trajectory.context, frozen(states), frozen(actions), frozen(losses))
+    object.__setattr__(checked, "_passed", (layout, action_mask))
+    return checked
+
+
+def _refuse_path(layout: Layout, action_mask: Array | None, states: Array, actions: Array, losses: Array) -> None:
+    """Name the first step at which a path is impossible, if there is one."""
+    horizon = layout.horizon
     low, high = layout.offsets[:-1], layout.offsets[1:]
     bad = np.flatnonzero((states[:-1] < low) | (states[:-1] >= high))
     if bad.size:
@@ -172,6 +183,3 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
     if bad.size:
         h = int(bad[0])
         raise OpoError(f"trajectory.losses[{h}] is {float(losses[h])!r}: a number in [0, 1] is needed")
-    checked = Trajectory(trajectory.context, states, actions, losses)
-    object.__setattr__(checked, "_passed", (layout, action_mask))
-    return checked

@@ -6,7 +6,7 @@ import math
 
 from ._jit import brief, kernel
 
-__all__ = ["check_csr", "check_dense", "check_unit", "ingest_dense", "pack_lane", "unordered_row"]
+__all__ = ["check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_lane", "unordered_row"]
 
 
 @kernel
@@ -30,6 +30,16 @@ def check_unit(values, place):
             place[0] = i
             return 1
     return 0
+
+
+@brief
+def check_path(states, actions, losses, layers, n_actions):
+    """Whether each state is of its layer, the last the end state, each action one of `n_actions`, each loss in [0, 1]."""
+    horizon = actions.size
+    for h in range(horizon):
+        if not (layers[h] <= states[h] < layers[h + 1] and 0 <= actions[h] < n_actions and 0.0 <= losses[h] <= 1.0):
+            return False
+    return states[horizon] == layers[horizon]
 
 
 @brief

@@ -179,7 +179,9 @@ class FiniteLossOracle(_FiniteOracle):
     def _ask(self, context: Any) -> tuple[Array, int]:
         stack = np.empty((len(self.function_class), *self.layout.shape))
         for i, model in enumerate(self.function_class.models):
-            array = as_real(model(context), Place("loss candidate {} at context {!r}", i, context))
+            array = model(context)
+            if type(array) is not np.ndarray or array.dtype != FLOAT64:
+                array = as_real(array, Place("loss candidate {} at context {!r}", i, context))
             if array.shape != self.layout.shape:
                 raise OpoError(
                     f"loss candidate {i} at context {context!r} has shape {array.shape}: "
@@ -220,18 +222,27 @@ class FiniteDynamicsOracle(_FiniteOracle):
         return abs(float(self._gains_once(trajectory)[fit]))  # type: ignore[call-overload]
 
     def _ask(self, context: Any) -> tuple[list[Any], int]:
-        answers = []
+        answers, size = [], 0
         for i, model in enumerate(self.function_class.models):
-            answer, where = model(context), Place("dynamics candidate {} at context {!r}", i, context)
-            answers.append(self._checked_answer(answer, where))
-        return answers, sum(answer.nbytes if isinstance(answer, Transitions) else sum(map(_bytes, answer)) for answer in answers)
+            answer = model(context)
+            if not self._is_plain(answer):
+                answer = self._checked_answer(answer, Place("dynamics candidate {} at context {!r}", i, context))
+            answers.append(answer)
+            size += answer.nbytes if isinstance(answer, Transitions) else sum(map(_bytes, answer))
+        return answers, size
+
+    def _is_plain(self, answer: Any) -> bool:
+        """Whether an answer is the common case: a list of float64 arrays of the right shapes."""
+        if type(answer) is not list or len(answer) != len(self._shapes):
+            return False
+        for array, shape in zip(answer, self._shapes, strict=True):
+            if type(array) is not np.ndarray or array.dtype != FLOAT64 or array.shape != shape:
+                return False
+        return True
 
     def _checked_answer(self, answer: Any, where: Any) -> Any:
         """Arrays of the right shapes; their entries are looked at when they are needed."""
         layout = self.layout
-        plain = type(answer) is list and all(type(array) is np.ndarray and array.dtype == FLOAT64 for array in answer)
-        if plain and [array.shape for array in answer] == self._shapes:
-            return answer
         if isinstance(answer, Transitions):
             if answer.layout != layout:
                 raise OpoError(f"{where} belongs to {answer.layout!r}: {layout!r} is needed")
@@ -266,7 +277,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
         if all(type(answer) is list and all(type(array) is np.ndarray for array in answer) for answer in answers):
             local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
             steps = list(zip(local[:-2], actions, local[1:-1], strict=False))
-            p = np.array([[array[step] for array, step in zip(answer, steps, strict=True)] for answer in answers])
+            p = np.array([[array.item(step) for array, step in zip(answer, steps, strict=True)] for answer in answers], dtype=np.float64)
         else:
             p = np.array([along(answer, trajectory, self.layout) for answer in answers])
         if not ((p >= 0.0) & (p <= 1.0 + 1e-6)).all():
