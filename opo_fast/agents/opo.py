@@ -12,6 +12,7 @@ from ..layout import Layout
 from ..operations import Backend
 from ..rules import opo_rule
 from ..theory import parameters
+from .base import check_layout
 from .chain_agent import MEMORY, ChainAgent
 
 __all__ = ["OPO"]
@@ -67,8 +68,7 @@ class OPO(ChainAgent):
         backend: Backend = "numba",
         memory: int = MEMORY,
     ) -> None:
-        if not isinstance(layout, Layout):
-            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        check_layout(layout)
         if None in (eta, beta_loss, beta_dynamics):
             if episodes is None:
                 raise OpoError("episodes is missing: the theory's parameters need it (or give eta, beta_loss and beta_dynamics)")
