@@ -152,50 +152,68 @@ def chain_steps(
 
 
 @inlined
+def _merged(a0, a1, a2, a3, a4, a5, a6, a7):
+    """Eight partial sums, merged as `vsum` merges its lanes."""
+    return vadd(vadd(vadd(a0, a4), vadd(a2, a6)), vadd(vadd(a1, a5), vadd(a3, a7)))
+
+
+@inlined
 def _batch_dots(data, start, n_rows, w, w0, lo, hi, d, d0):
-    # Eight partial sums per next state, merged as `vsum` merges its lanes: the bits of `spread_dense`, for eight
-    # policies. Two next states at a time, since the weights come from the second-level cache.
+    # Eight partial sums per next state: the bits of `spread_dense`, for eight policies. Three next states at a time, which
+    # fills the registers, since the weights come from the second-level cache; the last ones may be done twice.
     full = n_rows // 8 * 8
     j = lo
     while j < hi:
         o = start + j * n_rows
-        p = o + n_rows if j + 1 < hi else o
+        p = start + min(j + 1, hi - 1) * n_rows
+        u = start + min(j + 2, hi - 1) * n_rows
         a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = vset(0.0)
         b0 = b1 = b2 = b3 = b4 = b5 = b6 = b7 = vset(0.0)
+        c0 = c1 = c2 = c3 = c4 = c5 = c6 = c7 = vset(0.0)
         for i in range(0, full, 8):
             x = vload(w, w0 + 8 * i)
             a0 = vfma(vset(data[o + i]), x, a0)
             b0 = vfma(vset(data[p + i]), x, b0)
+            c0 = vfma(vset(data[u + i]), x, c0)
             x = vload(w, w0 + 8 * i + 8)
             a1 = vfma(vset(data[o + i + 1]), x, a1)
             b1 = vfma(vset(data[p + i + 1]), x, b1)
+            c1 = vfma(vset(data[u + i + 1]), x, c1)
             x = vload(w, w0 + 8 * i + 16)
             a2 = vfma(vset(data[o + i + 2]), x, a2)
             b2 = vfma(vset(data[p + i + 2]), x, b2)
+            c2 = vfma(vset(data[u + i + 2]), x, c2)
             x = vload(w, w0 + 8 * i + 24)
             a3 = vfma(vset(data[o + i + 3]), x, a3)
             b3 = vfma(vset(data[p + i + 3]), x, b3)
+            c3 = vfma(vset(data[u + i + 3]), x, c3)
             x = vload(w, w0 + 8 * i + 32)
             a4 = vfma(vset(data[o + i + 4]), x, a4)
             b4 = vfma(vset(data[p + i + 4]), x, b4)
+            c4 = vfma(vset(data[u + i + 4]), x, c4)
             x = vload(w, w0 + 8 * i + 40)
             a5 = vfma(vset(data[o + i + 5]), x, a5)
             b5 = vfma(vset(data[p + i + 5]), x, b5)
+            c5 = vfma(vset(data[u + i + 5]), x, c5)
             x = vload(w, w0 + 8 * i + 48)
             a6 = vfma(vset(data[o + i + 6]), x, a6)
             b6 = vfma(vset(data[p + i + 6]), x, b6)
+            c6 = vfma(vset(data[u + i + 6]), x, c6)
             x = vload(w, w0 + 8 * i + 56)
             a7 = vfma(vset(data[o + i + 7]), x, a7)
             b7 = vfma(vset(data[p + i + 7]), x, b7)
-        x = vadd(vadd(vadd(a0, a4), vadd(a2, a6)), vadd(vadd(a1, a5), vadd(a3, a7)))
-        y = vadd(vadd(vadd(b0, b4), vadd(b2, b6)), vadd(vadd(b1, b5), vadd(b3, b7)))
+            c7 = vfma(vset(data[u + i + 7]), x, c7)
+        x = _merged(a0, a1, a2, a3, a4, a5, a6, a7)
+        y = _merged(b0, b1, b2, b3, b4, b5, b6, b7)
+        z = _merged(c0, c1, c2, c3, c4, c5, c6, c7)
         for i in range(full, n_rows):
             x = vfma(vset(data[o + i]), vload(w, w0 + 8 * i), x)
             y = vfma(vset(data[p + i]), vload(w, w0 + 8 * i), y)
+            z = vfma(vset(data[u + i]), vload(w, w0 + 8 * i), z)
         vstore(d, 8 * (d0 + j), x)
-        if j + 1 < hi:
-            vstore(d, 8 * (d0 + j + 1), y)
-        j += 2
+        vstore(d, 8 * (d0 + min(j + 1, hi - 1)), y)
+        vstore(d, 8 * (d0 + min(j + 2, hi - 1)), z)
+        j += 3
 
 
 @inlined
@@ -222,11 +240,10 @@ def visit_batch(kind, data, indptr, indices, block, layers, rows, n_parts, store
         size = layers[h + 1] - s0
         first = rows[s0]
         n_rows = rows[layers[h + 1]] - first
-        for lane in range(LANES):
-            for s in range(s0, layers[h + 1]):
-                x = d[8 * s + lane]
-                for r in range(rows[s], rows[s + 1]):
-                    y = x * store[k + lane, r] if lane < count else 0.0
+        for s in range(s0, layers[h + 1]):
+            for r in range(rows[s], rows[s + 1]):
+                for lane in range(LANES):
+                    y = d[8 * s + lane] * store[k + lane, r] if lane < count else 0.0
                     w[8 * r + lane] = y if y > TINY else 0.0
         if h < horizon - 1:
             d0 = layers[h + 1]
