@@ -1,6 +1,6 @@
 """The chain engine: policy chains (Algorithm 1, inner loop) of many contexts, each pair of policy and dynamics once.
 
-DESIGN.md section 5 in three ideas.
+Three ideas.
 
 *Lazy visits.* N^k sums the occupancies of all past policies under P^k. A chain keeps one sum for each dynamics and how
 many policies it counts; when a step needs it, the policies that are missing are pushed through that dynamics, eight at
@@ -17,6 +17,7 @@ has a fixed order, so neither neighbours nor threads nor budgets change a bit.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
@@ -67,6 +68,11 @@ class History:
 
     def append(self, loss_fit: Hashable, dynamics_fit: Hashable) -> None:
         """Add the fits of the next step."""
+        for name, fit in (("losses", loss_fit), ("dynamics", dynamics_fit)):
+            try:
+                hash(fit)
+            except TypeError:
+                raise OpoError(f"fit() of the {name} oracle gave a {type(fit).__name__}: something hashable is needed") from None
         if not self.runs or self.runs[-1] != (loss_fit, dynamics_fit):
             self.runs.append((loss_fit, dynamics_fit))
             self.starts.append(self.length)
@@ -302,18 +308,31 @@ class _Chain:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of a chain of the same engine and contexts."""
-        store, visits = np.asarray(state["store"]), [np.array(counts) for counts in state["visits"]]
-        if any(array.shape[-1:] != (self.width,) for array in (store, state["sum_q"], *visits)):
-            raise OpoError(f"chains hold arrays of another size than this agent's {self.width} numbers for each policy")
+        numbers = {name: np.array(state[name], np.float64) for name in ("store", "sum_q", "v")}
+        store, visits = numbers["store"], [np.array(counts, np.float64) for counts in state["visits"]]
+        last = None if state["last"] is None else np.array(state["last"], np.float64)
         self.steps, self.first, self.planned = int(state["steps"]), int(state["first"]), int(state["planned"])
+        counted = [int(count) for count in state["counted"]]
+        lines = self.steps - self.first + (0 if self.engine.rule.greedy else 1)
+        vectors = [numbers["sum_q"], *visits, *([] if last is None else [last])]
+        fits = (
+            0 <= self.first <= self.steps
+            and store.shape == (lines, self.width)
+            and numbers["v"].shape == self.v.shape
+            and all(vector.shape == (self.width,) for vector in vectors)
+            and all(0 <= count <= self.steps for count in counted)
+            and len(counted) == len(visits) == len(state["fits"])
+        )
+        if not fits:
+            raise OpoError(
+                f"chains hold arrays of other sizes than this agent's ({self.width} numbers for each policy), or steps that do not fit them"
+            )
         self.kept, self.surprised = set(state["kept"]), bool(state["surprised"])
-        self.sum_q, self.v = np.array(state["sum_q"]), np.array(state["v"])
+        self.sum_q, self.v = numbers["sum_q"], numbers["v"]
         self.store = np.empty((max(4, len(store) + 1), self.width))
         self.store[: len(store)] = store
-        self.visits = {
-            fit: _Visits(counts, int(counted)) for fit, counts, counted in zip(state["fits"], visits, state["counted"], strict=True)
-        }
-        self.last = None if state["last"] is None else np.array(state["last"])
+        self.visits = {fit: _Visits(counts, count) for fit, counts, count in zip(state["fits"], visits, counted, strict=True)}
+        self.last = last
 
     # What the two forms do differently.
 
@@ -454,6 +473,7 @@ class ChainEngine:
         self._chains: OrderedDict[Hashable, tuple[_Chain, int]] = OrderedDict()
         self.planned = 0
         self._nbytes = 0
+        self._lock = threading.RLock()
 
     @property
     def lookahead(self) -> int:
@@ -462,21 +482,39 @@ class ChainEngine:
 
     def prefetch(self, contexts: Sequence[Any], history: History, n: int) -> None:
         """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already."""
+        with self._lock:
+            self._advance_ahead(contexts, history, n)
+
+    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int) -> None:
         keys = {context_key(context): context for context in contexts}
         if not keys or next(iter(keys)) in self._chains:
             return
         missing = [(key, context) for key, context in keys.items() if key not in self._chains]
         lanes = kernels.LANES if self.packed else 1
         chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
-        if n * self.packed_size * lanes < WORTH_THREADS:
+        try:
+            if n * self.packed_size * lanes < WORTH_THREADS:
+                for chain in chains:
+                    chain.advance(history, n)
+            else:
+                for chain in chains:
+                    chain.prepare(history, n)
+                run_all(_Chain.advance, [(chain, history, n) for chain in chains])
+        except BaseException as error:
             for chain in chains:
-                chain.advance(history, n)
-        else:
-            for chain in chains:
-                chain.prepare(history, n)
-            run_all(_Chain.advance, [(chain, history, n) for chain in chains])
+                self._discard(chain)
+            if not isinstance(error, Exception):
+                raise
+            # A hint fails silently: the context at fault raises when it is asked for, in its own episode.
+            return
         self.planned += sum(chain.planned for chain in chains)
         self._shrink(chains)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
 
     def state(self) -> dict[str, Any]:
         """All chains, so that `restore` need not build them again: arrays and plain values, contexts and fits as they are."""
@@ -490,14 +528,22 @@ class ChainEngine:
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the chains of another engine of the same rule, layout and history."""
         form = _Pack if self.packed else _Single
-        chains = []
-        for one in state["chains"]:
-            chains.append(form(self, list(one["contexts"])))
-            chains[-1].restore(one)
-        self._chains = OrderedDict((context_key(chains[i].contexts[lane]), (chains[i], lane)) for i, lane in state["order"])
+        try:
+            chains = []
+            for one in state["chains"]:
+                chains.append(form(self, list(one["contexts"])))
+                chains[-1].restore(one)
+            order = [(int(i), int(lane)) for i, lane in state["order"]]
+            if any(not (0 <= i < len(chains) and 0 <= lane < len(chains[i].contexts)) for i, lane in order):
+                raise OpoError("chains: order names a chain that is not there")
+            self._chains = OrderedDict((context_key(chains[i].contexts[lane]), (chains[i], lane)) for i, lane in order)
+        except OpoError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise OpoError(f"chains are not what an agent's chains() gave ({type(error).__name__}: {error})") from None
         self._nbytes = 0
         for i, chain in enumerate(chains):
-            chain.held = sum(position == i for position, _ in state["order"])
+            chain.held = sum(position == i for position, _ in order)
             chain.measured = chain.nbytes
             self._nbytes += chain.measured
 
@@ -510,16 +556,38 @@ class ChainEngine:
 
     def chain(self, context: Any, history: History, n: int) -> tuple[_Chain, int]:
         """The chain of `context` at `n` steps, and its lane."""
+        with self._lock:
+            return self._advanced(context, history, n)
+
+    def _advanced(self, context: Any, history: History, n: int) -> tuple[_Chain, int]:
         key = context_key(context)
         if key not in self._chains:
             self._create([(key, context)])
         self._chains.move_to_end(key)
         chain, lane = self._chains[key]
         before = chain.planned
-        chain.advance(history, n)
+        try:
+            chain.advance(history, n)
+        except BaseException as error:
+            # Half a step may have been done.
+            self._discard(chain)
+            if len(chain.contexts) == 1 or not isinstance(error, Exception):
+                raise
+            # The fault may be a neighbour's.
+            chain, lane, before = self._create([(key, context)]), 0, 0
+            try:
+                chain.advance(history, n)
+            except BaseException:
+                self._discard(chain)
+                raise
         self.planned += chain.planned - before
         self._shrink([chain])
         return chain, lane
+
+    def _discard(self, chain: _Chain) -> None:
+        for key in [key for key, (held, _) in self._chains.items() if held is chain]:
+            del self._chains[key]
+        self._nbytes -= chain.measured
 
     def _shrink(self, keep: Sequence[_Chain]) -> None:
         """Count what the chains in use grew by, and drop the least recently used beyond the budget."""

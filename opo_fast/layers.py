@@ -59,6 +59,7 @@ class LayeredMDP(Immutable):
         self.transitions = as_transitions(layout, transitions, mask, dtype=dtype)
         self.layout = layout
         self.losses = as_losses(layout, losses)
+        self._seal()
 
     @classmethod
     def stationary(

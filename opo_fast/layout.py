@@ -20,6 +20,16 @@ Array = npt.NDArray[Any]
 class Immutable:
     """What is built stays read-only, also in another process: pickling and copying forget that arrays are."""
 
+    _sealed = False
+
+    def _seal(self) -> None:
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._sealed:
+            raise OpoError(f"{name}: a {type(self).__name__} is immutable; build another one")
+        super().__setattr__(name, value)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         for value in state.values():
@@ -71,6 +81,7 @@ class Layout(Immutable):
         if max(sizes) >= 2**32 or self.n_states * self.n_actions >= 2**62:
             raise OpoError(f"layer_sizes: a layer of {max(sizes)} states is more than 2**32 - 1")
         self.offsets = frozen(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        self._seal()
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from . import reference
 from .checks import as_real, real
-from .cmdp import Trajectory
+from .cmdp import Trajectory, check_trajectory
 from .errors import OpoError
 from .kernels import weights as weight_kernels
 from .kernels.evaluation import backward_sweep
@@ -216,8 +216,11 @@ def rollout(
     array = check_policy(mdp, policy)
     if not isinstance(rng, np.random.Generator):
         raise OpoError(f"rng is a {type(rng).__name__}: a numpy.random.Generator is needed")
+    if sample_losses is not None and not callable(sample_losses):
+        raise OpoError(f"sample_losses is a {type(sample_losses).__name__}: a callable (means, uniforms) is needed")
     u = rng.random((3, mdp.layout.horizon))
-    return play(mdp, array, u[0], u[1], u[2], context, sample_losses, backend)
+    trajectory = play(mdp, array, u[0], u[1], u[2], context, sample_losses, backend)
+    return trajectory if sample_losses is None else check_trajectory(mdp.layout, mdp.action_mask, trajectory)
 
 
 def bernoulli(means: Array, uniforms: Array) -> Array:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .checks import real, whole
+from .checks import frozen, real, whole
 from .cmdp import ContextualMDP, Trajectory, check_trajectory, context_key
 from .errors import OpoError
 from .layers import LayeredMDP
@@ -273,7 +273,9 @@ class Simulation:
 
     def context(self, episode: int) -> Any:
         """The context of an episode; it depends on the seed and the episode alone."""
-        return self.cmdp.sample_context(self.streams.generator("contexts", episode))
+        context = self.cmdp.sample_context(self.streams.generator("contexts", episode))
+        # An environment may write all its contexts into one array.
+        return frozen(context.copy()) if isinstance(context, np.ndarray) else context
 
     def _coming(self) -> Any:
         """The next context; the agent is told of those after it, which do not depend on what it learns."""
@@ -439,7 +441,7 @@ def simulate(
                 shown()
         except KeyboardInterrupt:
             return run.result(interrupted=True)
-        except OpoError as error:
+        except Exception as error:
             error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
             raise
     return run.result(interrupted=run.episode < run.episodes)

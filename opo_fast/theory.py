@@ -31,9 +31,15 @@ class Parameters(NamedTuple):
     beta_dynamics: float
 
 
-def _log_term(horizon: int, episodes: int, delta: float, class_size: float) -> float:
+def _log_term(horizon: int, episodes: int, delta: float, log_size: float) -> float:
     """L = log(128 T^4 H |F||P| / delta^2)."""
-    return math.log(128.0) + 4 * math.log(episodes) + math.log(horizon) + math.log(class_size) - 2 * math.log(delta)
+    return math.log(128.0) + 4 * math.log(episodes) + math.log(horizon) + log_size - 2 * math.log(delta)
+
+
+def _log_size(loss_class_size: float, dynamics_class_size: float) -> float:
+    """log(|F||P|), of which the product alone could overflow."""
+    sizes = real(loss_class_size, "loss_class_size", least=1.0), real(dynamics_class_size, "dynamics_class_size", least=1.0)
+    return sum(map(math.log, sizes))
 
 
 def parameters(
@@ -63,8 +69,7 @@ def parameters(
     """
     episodes = whole(episodes, "episodes", least=1)
     delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-    size = real(loss_class_size, "loss_class_size", least=1.0) * real(dynamics_class_size, "dynamics_class_size", least=1.0)
-    h, log_term = layout.horizon, _log_term(layout.horizon, episodes, delta, size)
+    h, log_term = layout.horizon, _log_term(layout.horizon, episodes, delta, _log_size(loss_class_size, dynamics_class_size))
     spread = layout.n_states * layout.n_actions * math.log(episodes + 1)
     bonus_scale, eta_scale = real(bonus_scale, "bonus_scale"), real(eta_scale, "eta_scale")
     return Parameters(
@@ -83,7 +88,7 @@ def regret_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynam
     p = parameters(layout, episodes, loss_class_size=loss_class_size, dynamics_class_size=dynamics_class_size, delta=delta)
     h, t = layout.horizon, episodes
     spread = layout.n_states * layout.n_actions * math.log(t + 1)
-    top = 5184 * t * h**7 * _log_term(h, t, delta, loss_class_size * dynamics_class_size)
+    top = 5184 * t * h**7 * _log_term(h, t, delta, _log_size(loss_class_size, dynamics_class_size))
     expected = (
         top / p.beta_loss
         + 7 * p.beta_loss * spread

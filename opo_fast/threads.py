@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -92,8 +92,10 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     if n > 1 and _meeting.acquire(blocking=False):
         gate = np.zeros(3, np.int64)
         done = False
+        futures: list[Future[Any]] = []
         try:
-            pool = _executor(get_threads())
+            # As many workers as meet, whatever another thread sets meanwhile.
+            pool = _executor(max(n, get_threads()))
             futures = [pool.submit(function, *before, me, n, gate, *after) for me in range(1, n)]
             function(*before, 0, n, gate, *after)
             for future in futures:
@@ -103,6 +105,7 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
             if not done:
                 # Ctrl-C before this thread came to the gate: the others must not wait for it for ever.
                 gate[2] = 1
+                wait(futures)
             _meeting.release()
     else:
         function(*before, 0, 1, _NO_GATE, *after)

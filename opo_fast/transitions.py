@@ -87,6 +87,7 @@ class Transitions(Immutable):
         else:
             self._fill_csr(arrays, where)
         frozen(self.block)
+        self._seal()
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -115,6 +116,8 @@ class Transitions(Immutable):
         for name, array, kinds in needed:
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.name not in kinds or not array.flags.c_contiguous:
                 raise OpoError(f"{name}: a contiguous vector of {' or '.join(kinds)} is needed")
+        # A view is copied: its owner could still be written to.
+        data, indptr, indices = (array if array.base is None else array.copy() for array in (data, indptr, indices))
         result = cls.__new__(cls)
         result.layout, result.dtype, result.kind = layout, data.dtype, CSR
         result.action_mask, result.rows, result.pairs = None, layout.rows, None
@@ -145,6 +148,7 @@ class Transitions(Immutable):
                 raise result._fault(code, h, "data", float(data[p]) if code == 1 else 0.0, position, place[0], sums)
         for array in (result.block, data, indptr, indices):
             frozen(array)
+        result._seal()
         return result
 
     def _distinct(self, arrays: Sequence[Any], size: Callable[[int], int]) -> tuple[list[int], int]:

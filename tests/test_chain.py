@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -390,3 +391,41 @@ def test_returning_dynamics_are_known_by_identity():
         model = models[k % 2]
         copies.append(of.LayeredMDP(model.layout, losses[k % 3], model.transitions.arrays(), model.action_mask))
     assert of.policy_chain(shared, **SETTINGS).tobytes() == of.policy_chain(copies, **SETTINGS).tobytes()
+
+
+def test_one_agent_asked_by_several_threads_at_once():
+    layout = of.Layout([1] + [120] * 4, n_actions=4)
+    rng = np.random.default_rng(0)
+    model = random_model(rng, layout.layer_sizes, 4, "dense")
+    losses, dynamics = of.FiniteLossClass([lambda c: model.losses]), of.FiniteDynamicsClass([lambda c: model.transitions])
+
+    def agent():
+        learner = of.OPO(layout, losses, dynamics, eta=0.1, beta_loss=0.5, beta_dynamics=0.1)
+        for _ in range(30):
+            learner.observe(of.rollout(model, model.uniform_policy(), np.random.default_rng(1), context=0))
+        return learner
+
+    expected, asked = agent().policy(0).tobytes(), agent()
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: asked.policy(0).tobytes(), range(8))) == {expected}
+
+
+def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
+    source = Source("single dense", 1)
+    pairs = switching(40)
+    expected, _ = play(source, pairs)
+    engine = ChainEngine(source.layout, source.mask, rule_of(source.layout), source, 1 << 28)
+    run = chain_module._Single._run
+    calls = []
+
+    def interrupted(chain, *arguments):
+        run(chain, *arguments)
+        calls.append(1)
+        if len(calls) == 7:
+            raise KeyboardInterrupt  # after the kernel, before the step is counted
+
+    monkeypatch.setattr(chain_module._Single, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.chain(0, history_of(pairs), 39)
+    chain, lane = engine.chain(0, history_of(pairs), 39)
+    assert chain.policy(lane).tobytes() == expected[-1]

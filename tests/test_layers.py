@@ -546,3 +546,19 @@ def test_what_is_no_archive_is_refused(tmp_path):
         archive.writestr("meta.npy", header.getvalue())
     with pytest.raises(of.OpoError, match=r"huge\.npz"):
         of.LayeredMDP.load(tmp_path / "huge.npz")
+
+
+def test_what_is_built_cannot_be_changed():
+    rng = np.random.default_rng(0)
+    mdp = of.LayeredMDP(of.Layout([1, 2], 2), rng.random((3, 2)), [rng.dirichlet(np.ones(2), (1, 2))])
+    for thing, name in ((mdp, "losses"), (mdp.transitions, "data"), (mdp.layout, "n_states"), (mdp, "anything")):
+        with pytest.raises(of.OpoError, match=f"{name}: a {type(thing).__name__} is immutable"):
+            setattr(thing, name, np.zeros(1))
+
+
+def test_views_given_to_from_flat_are_copied():
+    layout = of.Layout([1, 3], 1)
+    base = np.array([0, 1, 2, 9], np.uint32)
+    t = Transitions.from_flat(layout, np.full(3, 1 / 3), np.array([0, 3]), base[:3], np.array([0, 0]))
+    base[0] = 7
+    assert t.indices.tolist() == [0, 1, 2]

@@ -585,3 +585,72 @@ def test_observed_losses_outside_the_unit_interval_are_refused():
         of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 3)
     with pytest.raises(of.OpoError, match=r"last is 0\.0"):
         of.simulate(two_contexts(), Fixed(cmdp.layout, uniform(cmdp)), 3).summary(0)
+
+
+class _OneBuffer:
+    """An environment that writes every context into the same array, or into an array of its own."""
+
+    layout = of.Layout([1, 3, 3], n_actions=2)
+
+    def __init__(self, shared):
+        rng = np.random.default_rng(5)
+        self.shared, self.buffer = shared, np.zeros(1)
+        self.models = [(rng.random(self.layout.shape), [rng.dirichlet(np.ones(3), size=(n, 2)) for n in (1, 3)]) for _ in range(3)]
+
+    def sample_context(self, rng):
+        self.buffer[:] = rng.integers(3)
+        return self.buffer if self.shared else self.buffer.copy()
+
+    def mdp(self, context):
+        return of.LayeredMDP(self.layout, *self.models[int(context[0])])
+
+    def agent(self):
+        losses = of.FiniteLossClass([lambda c, i=i: self.models[(int(c[0]) + i) % 3][0] for i in (1, 0)])
+        dynamics = of.FiniteDynamicsClass([lambda c, i=i: self.models[(int(c[0]) + i) % 3][1] for i in (1, 0)])
+        return of.OPO(self.layout, losses, dynamics, eta=0.3, beta_loss=0.5, beta_dynamics=0.1)
+
+
+def test_a_context_buffer_that_is_used_again_changes_nothing():
+    own = of.simulate(_OneBuffer(False), _OneBuffer(False).agent(), 40, seed=1)
+    for threads in (1, 2):
+        of.set_threads(threads)
+        try:
+            shared = of.simulate(_OneBuffer(True), _OneBuffer(True).agent(), 40, seed=1)
+        finally:
+            of.set_threads(None)
+        assert shared.value.tobytes() == own.value.tobytes()
+        assert shared.context_index.tolist() == own.context_index.tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_model_that_is_wrong_at_a_coming_context_stops_its_own_episode(threads):
+    layout = of.Layout([1, 3, 3], n_actions=2)
+    rng = np.random.default_rng(0)
+    losses = rng.random(layout.shape)
+    arrays = [rng.dirichlet(np.ones(3), size=(n, 2)) for n in (1, 3)]
+
+    class Endless:
+        layout = of.Layout([1, 3, 3], n_actions=2)
+
+        def sample_context(self, rng):
+            return float(rng.random())
+
+        def mdp(self, context):
+            return of.LayeredMDP(self.layout, losses, arrays)
+
+    def dynamics(context):
+        return arrays if context <= 0.97 else [2 * arrays[0], arrays[1]]
+
+    streams = Streams(0, 3)
+    wrong = next(t for t in range(200) if streams.generator("contexts", t).random() > 0.97)
+    agent = of.OPO(
+        layout, of.FiniteLossClass([lambda c: losses]), of.FiniteDynamicsClass([dynamics]), eta=0.1, beta_loss=0.1, beta_dynamics=0.1
+    )
+    of.set_threads(threads)
+    try:
+        with pytest.raises(of.OpoError, match="sums to 2") as caught:
+            of.simulate(Endless(), agent, 200, seed=0)
+    finally:
+        of.set_threads(None)
+    assert agent.episode == wrong > 16
+    assert f"in episode {wrong + 1} of 200" in caught.value.__notes__[0]

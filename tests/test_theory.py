@@ -136,3 +136,11 @@ def test_bad_inputs(function, change, text):
 def test_bad_scales(name, value):
     with pytest.raises(of.OpoError, match=f"{name} is"):
         parameters(of.Layout([1, 2], 2), 10, **GOOD, **{name: value})
+
+
+def test_class_sizes_whose_product_overflows():
+    layout = of.Layout([1, 4, 6, 9], n_actions=4)
+    one = parameters(layout, 1000, loss_class_size=1e200, dynamics_class_size=1e100)
+    other = parameters(layout, 1000, loss_class_size=1e300, dynamics_class_size=1.0)
+    assert one == pytest.approx(other, rel=1e-14)
+    assert math.isfinite(regret_bound(layout, 1000, loss_class_size=1e200, dynamics_class_size=1e200))
