@@ -264,7 +264,7 @@ def queue_network(
     *,
     queues: int = 2,
     capacity: int = 9,
-    arrivals: Sequence[Sequence[float] | float] = ((0.3, 0.1), (0.1, 0.3), (0.4, 0.4)),
+    arrivals: Sequence[Sequence[float] | float] | None = None,
     service: Sequence[float] | float = 0.8,
 ) -> Environment:
     """Queues in a row with one server; the context is the arrival rates.
@@ -279,12 +279,14 @@ def queue_network(
     horizon : int
         Steps.
     queues, capacity : int
-    arrivals : sequence of float, or of one float per queue
-        Arrival probabilities, one regime each.
+    arrivals : sequence of float, or of one float per queue, optional
+        Arrival probabilities, one regime each. Default: most at every other queue, at the queues between, and many at all.
     service : float or sequence of one float per queue
         Service probabilities.
     """
     n = whole(queues, "queues", least=1, most=16)
+    if arrivals is None:
+        arrivals = [[rates[i % 2] for i in range(n)] for rates in ((0.3, 0.1), (0.1, 0.3), (0.4, 0.4))]
     rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(arrivals)]
     if not rates:
         raise OpoError("arrivals: at least one regime is needed, got none")

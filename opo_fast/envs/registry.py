@@ -219,6 +219,10 @@ _ENTRIES = [
 _BY_NAME = {entry.name: entry for entry in _ENTRIES}
 
 
+_LONGEST = 1_000_000
+"""Steps beyond which a model of any environment would not fit into memory or patience."""
+
+
 def names() -> list[str]:
     """Names that `make` knows."""
     return list(_BY_NAME)
@@ -262,6 +266,10 @@ def make(name: str, **options: Any) -> Environment:
     OpoError
         An unknown name or option, a value out of range, or a package that is missing.
     """
+    if not isinstance(name, str):
+        raise OpoError(f"name is {name!r}: the name of an environment, or the path of a file, is needed")
+    if isinstance(options.get("horizon"), int) and options["horizon"] > _LONGEST:
+        raise OpoError(f"horizon is {options['horizon']}: at most {_LONGEST} is needed")
     if name not in _BY_NAME and pathlib.Path(name).is_file():
         factory: Callable[..., Environment] = functools.partial(from_file, name)
         known: tuple[str, ...] = ("horizon",)
