@@ -264,11 +264,13 @@ def theory(
         str | None, typer.Argument(metavar="[ENV]", help="Take all sizes but T from this environment.", show_default=False)
     ] = None,
     horizon: Annotated[int | None, typer.Option(help="H, number of layers. Default: 5, or the environment's own.")] = None,
-    states: Annotated[int, typer.Option(help="|S|, number of states of all layers.")] = 20,
-    actions: Annotated[int, typer.Option(help="|A|.")] = 4,
+    states: Annotated[int | None, typer.Option(help="|S|, number of states of all layers. Default: 20.")] = None,
+    actions: Annotated[int | None, typer.Option(help="|A|. Default: 4.")] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-T", help="T.")] = 1000,
-    losses: Annotated[float, typer.Option(help="|F|, size of the loss class (of a cover, if it is not finite).")] = 10,
-    dynamics: Annotated[float, typer.Option(help="|P|, size of the dynamics class.")] = 10,
+    losses: Annotated[
+        float | None, typer.Option(help="|F|, size of the loss class (of a cover, if it is not finite). Default: 10.")
+    ] = None,
+    dynamics: Annotated[float | None, typer.Option(help="|P|, size of the dynamics class. Default: 10.")] = None,
     delta: Delta = 0.05,
     bonus_scale: Annotated[float, typer.Option(help="Factor on both betas.")] = 1.0,
     eta_scale: Annotated[float, typer.Option(help="Factor on eta.")] = 1.0,
@@ -276,16 +278,23 @@ def theory(
 ) -> None:
     """Show the parameters of Algorithm 1 and the regret bound of the main theorem for given sizes."""
     console = Console(highlight=False)
+    given = {"states": states, "actions": actions, "losses": losses, "dynamics": dynamics}
     if env is not None:
+        twice = [f"--{name}" for name, value in given.items() if value is not None]
+        if twice:
+            raise OpoError(f"{twice[0]} is given beside the environment {env!r}, which has its own: one of the two is needed")
         cmdp = envs.make(env, **_options(horizon, settings))
-        layout, losses, dynamics = cmdp.layout, cmdp.loss_class.size, cmdp.dynamics_class.size
+        layout, n_losses, n_dynamics = cmdp.layout, cmdp.loss_class.size, cmdp.dynamics_class.size
     else:
-        layout = _layers(whole(5 if horizon is None else horizon, "horizon", least=1), states, actions)
-    sizes: dict[str, float] = {"loss_class_size": losses, "dynamics_class_size": dynamics, "delta": delta}
+        defaults = {"states": 20, "actions": 4, "losses": 10.0, "dynamics": 10.0}
+        size = {name: defaults[name] if value is None else value for name, value in given.items()}
+        layout = _layers(whole(5 if horizon is None else horizon, "horizon", least=1), int(size["states"]), int(size["actions"]))
+        n_losses, n_dynamics = size["losses"], size["dynamics"]
+    sizes: dict[str, float] = {"loss_class_size": n_losses, "dynamics_class_size": n_dynamics, "delta": delta}
     used = parameters(layout, episodes, **sizes, bonus_scale=bonus_scale, eta_scale=eta_scale)
     bound, trivial = regret_bound(layout, episodes, **sizes), layout.horizon * episodes
     shape = f"H = {layout.horizon}, |S| = {layout.n_states:,}, |A| = {layout.n_actions}"
-    console.print(f"{shape}, T = {episodes:,}, |F| = {losses:g}, |P| = {dynamics:g}, delta = {delta:g}")
+    console.print(f"{shape}, T = {episodes:,}, |F| = {n_losses:g}, |P| = {n_dynamics:g}, delta = {delta:g}")
     table = Table("", "", "", box=None, show_header=False, pad_edge=False)
     table.add_row("eta", f"{used.eta:.6g}", "learning rate")
     table.add_row("beta_loss", f"{used.beta_loss:.6g}", _leaves(used.beta_loss, episodes))

@@ -365,3 +365,10 @@ def test_an_error_in_the_run_names_the_episode_and_leaves_no_empty_folder(call, 
     monkeypatch.setattr(of.OPO, "observe", refuse)
     assert call(*SMALL, code=2).stderr == "opo-fast: these data cannot be (in episode 1 of 40)\n"
     assert not list(pathlib.Path("runs").iterdir())
+
+
+@pytest.mark.parametrize("option", ["--states", "--actions", "--losses", "--dynamics"])
+def test_theory_refuses_a_size_beside_an_environment(option):
+    done = CliRunner().invoke(cli.app, ["theory", "combination-lock", option, "5"])
+    assert done.exit_code == 2
+    assert f"{option} is given beside the environment 'combination-lock'" in done.output
