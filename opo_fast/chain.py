@@ -355,10 +355,6 @@ class _Chain:
 class _Single(_Chain):
     """One context."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.v = np.empty(self.engine.layout.n_states)
-
     def _prepare(self, transitions: list[Transitions]) -> Transitions:
         return transitions[0]
 
