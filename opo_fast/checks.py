@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,12 @@ __all__ = [
     "as_distribution",
     "as_dtype",
     "as_losses_2d",
+    "as_path",
     "as_real",
     "checked_unit",
     "frozen",
+    "instance",
+    "items",
     "read_only",
     "real",
     "tolerance_of",
@@ -62,6 +67,8 @@ def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, str
         number = float(value)
     except (TypeError, ValueError):
         raise OpoError(f"{name} is {value!r}: a number is needed") from None
+    except OverflowError:
+        number = np.inf
     inside = least < number < most if strict else least <= number <= most
     if not (np.isfinite(number) and inside):
         if most == np.inf:
@@ -70,6 +77,27 @@ def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, str
             span = f"strictly between {least:g} and {most:g}" if strict else f"from {least:g} to {most:g}"
         raise OpoError(f"{name} is {number!r}: a finite number {span} is needed")
     return number
+
+
+def items(values: Any, name: str, of: str) -> list[Any]:
+    """`values`, any iterable but a text, as a list of what `of` names in the plural, or an error that names it."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise OpoError(f"{name} is a {type(values).__name__}: a sequence of {of} is needed")
+    return list(values)
+
+
+def instance(value: Any, name: str, *kinds: type, needed: str = "") -> None:
+    """Refuse a `value` that is of none of these types."""
+    if not isinstance(value, kinds):
+        raise OpoError(f"{name} is a {type(value).__name__}: {needed or f'an opo_fast.{kinds[0].__name__}'} is needed")
+
+
+def as_path(path: Any, name: str = "path") -> str:
+    """`path` as text, or an error that names it."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise OpoError(f"{name} is {path!r}: a path is needed") from None
 
 
 def as_real(array: Any, name: str | Place) -> Array:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import math
 import pathlib
+import warnings
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,6 +24,7 @@ from .checks import whole
 from .errors import OpoError
 from .layout import Layout
 from .simulate import SimulationResult, simulate
+from .store import as_folder
 from .theory import parameters, regret_bound
 from .threads import get_threads, set_threads
 
@@ -34,7 +38,10 @@ SHOWN = 12
 
 
 class _Group(TyperGroup):
-    """Finds the commands of `LATER`, and ends every refusal of the package as one line and exit code 2."""
+    """Finds the commands of `LATER`, and ends every refusal of the package as one line and exit code 2.
+
+    Warnings are a line too, each once.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *(name for name in LATER if _is_there(name))]
@@ -48,7 +55,12 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _warnings_as_lines():
+                return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if "valid integer" in error.message:
+                error.message = "a whole number, such as 1000, is needed"
+            raise
         except OpoError as error:
             message = " ".join([str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))])
         except MemoryError as error:
@@ -61,6 +73,20 @@ class _Group(TyperGroup):
             raise typer.Exit(130) from None
         typer.echo("opo-fast: " + " ".join(message.split()), err=True)
         raise typer.Exit(2)
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    shown = set()
+
+    def show(message: Warning | str, *rest: Any, **options: Any) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            typer.echo("opo-fast: warning: " + " ".join(str(message).split()), err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _is_there(name: str) -> bool:
@@ -286,6 +312,8 @@ def theory(
         cmdp = envs.make(env, **_options(horizon, settings))
         layout, n_losses, n_dynamics = cmdp.layout, cmdp.loss_class.size, cmdp.dynamics_class.size
     else:
+        if settings:
+            raise OpoError(f"--set is {settings[0]!r}, which is an option of an environment: name one, or leave it out")
         defaults = {"states": 20, "actions": 4, "losses": 10.0, "dynamics": 10.0}
         size = {name: defaults[name] if value is None else value for name, value in given.items()}
         layout = _layers(whole(5 if horizon is None else horizon, "horizon", least=1), int(size["states"]), int(size["actions"]))
@@ -357,7 +385,7 @@ def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
         if any((out / file).exists() for file in ("result.npz", "regret.png")):
             raise OpoError(f"--out is {str(out)!r}, which holds a result already: name another folder, or remove it")
         is_new = not out.is_dir()
-        out.mkdir(parents=True, exist_ok=True)
+        as_folder(out, "--out")
         return out, is_new
     runs = pathlib.Path("runs")
     runs.mkdir(exist_ok=True)

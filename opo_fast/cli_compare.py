@@ -16,12 +16,13 @@ from . import envs
 from .cli import Env, Horizon, Settings, _options
 from .compare import Comparison, compare
 from .errors import OpoError
+from .store import as_folder
 from .study.statistics import Estimate
 from .threads import set_threads
 
 __all__ = ["app", "table"]
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()
@@ -61,7 +62,7 @@ def command(
     if agents is None:
         names = [name for name in names if _fits(name, cmdp, episodes)]
     folder = out or pathlib.Path("runs") / f"compare-{pathlib.Path(env).stem}"
-    found = compare(cmdp, names, episodes, seeds, folder=folder)
+    found = compare(cmdp, names, episodes, seeds, folder=as_folder(folder, "--out"))
     if not any(found.results.values()):
         typer.echo("interrupted before the first run was finished", err=True)
         raise typer.Exit(130)

@@ -19,6 +19,7 @@ from .cmdp import ContextualMDP, Trajectory
 from .errors import OpoError
 from .plots import regret_curves
 from .simulate import SimulationResult, simulate
+from .store import as_folder
 from .study.statistics import Estimate, estimate, growth_exponent
 
 __all__ = ["AgentSummary", "Comparison", "compare"]
@@ -187,9 +188,7 @@ def compare(
     for label in options or {}:
         if label not in makers:
             raise OpoError(f"options name {label!r}, which is none of the agents: {', '.join(makers)}")
-    place = None if folder is None else pathlib.Path(folder)
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
+    place = None if folder is None else as_folder(folder, "folder")
     environment = str(getattr(cmdp, "name", type(cmdp).__name__))
     results: dict[str, list[SimulationResult]] = {label: [] for label in makers}
     report = _Progress(progress, len(makers) * len(numbers))
@@ -228,6 +227,9 @@ def _made(maker: str | Maker, cmdp: Any, episodes: int, seed: int, options: Mapp
     return maker(seed)
 
 
+_IDENTITY = ("environment", "layout", "label", "agent", "episodes", "seed", "options")
+
+
 def _identity(cmdp: Any, environment: str, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any]) -> str:
     setting = registry.practical(maker) if isinstance(maker, str) else {}
     made = maker if isinstance(maker, str) else "make(seed)"
@@ -239,8 +241,13 @@ def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
     if path is None or not path.exists():
         return None
     run = SimulationResult.load(path)
-    if run.settings.get("comparison") != identity:
-        raise OpoError(f"folder holds {path.name}, which was played with other arguments: name another folder, or remove it")
+    theirs = run.settings.get("comparison")
+    if theirs != identity:
+        what = "is no run of a comparison"
+        if theirs is not None:
+            pairs = zip(_IDENTITY, json.loads(theirs), json.loads(identity), strict=True)
+            what = "was played with " + ", ".join(f"{name} {old} instead of {new}" for name, old, new in pairs if old != new)
+        raise OpoError(f"folder: {str(path)!r} {what}: name another folder (--out), or remove the file")
     return run
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import sys
 from typing import Any
 
-__all__ = ["OpoError", "Place"]
+__all__ = ["OpoError", "Place", "install"]
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 class OpoError(ValueError):
@@ -22,3 +27,30 @@ class Place:
 
     def __str__(self) -> str:
         return self._template.format(*self._values)
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra: from the folder where the package is used from its sources, by its name elsewhere.
+
+    pip takes the name of an installed package without asking an index for it.
+    """
+    return f"pip install -e '{ROOT}[{extra}]'" if (ROOT / "pyproject.toml").is_file() else f"pip install 'opo-fast[{extra}]'"
+
+
+def _check_threads_variable() -> None:
+    """Refuse a NUMBA_NUM_THREADS that Numba would refuse with a traceback (in a line, where the program is `opo-fast`)."""
+    value = os.environ.get("NUMBA_NUM_THREADS", "1")
+    try:
+        if int(value) > 0:
+            return
+    except ValueError:
+        pass
+    error = OpoError(f"NUMBA_NUM_THREADS is {value!r} in the environment: a whole number of at least 1, or no such variable, is needed")
+    if pathlib.Path(sys.argv[0] if sys.argv else "").stem != "opo-fast":
+        raise error
+    print(f"opo-fast: {error}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+# This module is imported before Numba is.
+_check_threads_variable()

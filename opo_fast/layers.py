@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from .checks import as_distribution, as_losses_2d, as_real, frozen, whole
 from .errors import OpoError
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
+from .store import reading, writing
 from .transitions import Transitions, as_csr, as_transitions, stored_arrays
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
@@ -170,7 +171,7 @@ class LayeredMDP(Immutable):
         if t.action_mask is not None:
             arrays["action_mask"] = t.action_mask
         sizes = np.array(self.layout.layer_sizes, np.int64)
-        with open(path, "wb") as file:
+        with writing(path) as file:
             np.savez(file, meta=np.array(meta), layer_sizes=sizes, n_actions=np.array(self.layout.n_actions), **cast(Any, arrays))
 
     @classmethod
@@ -182,7 +183,7 @@ class LayeredMDP(Immutable):
         OpoError
             No such file, or one that is damaged or was written by something else.
         """
-        try:
+        with reading(path, "a model that LayeredMDP.save wrote"):
             with np.load(path, allow_pickle=False) as file:
                 stored = dict(file)
             meta = json.loads(str(stored["meta"]))
@@ -193,12 +194,6 @@ class LayeredMDP(Immutable):
             losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored["action_mask"] if meta["masked"] else None)
             arrays = stored_arrays(layout, mask, int(meta["kind"]), stored)
             return cls(layout, losses, Transitions(layout, arrays, action_mask=mask, dtype=stored["data"].dtype))
-        except FileNotFoundError:
-            raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
-        except Exception as error:
-            # What a damaged archive raises depends on the byte that is damaged: errors of zip, zlib, NumPy, JSON and ours.
-            reason = f"{type(error).__name__}: {error}" if not isinstance(error, OpoError) else str(error)
-            raise OpoError(f"path: {os.fspath(path)!r} is not a model that LayeredMDP.save wrote ({reason})") from None
 
     def __repr__(self) -> str:
         masked = "" if self.action_mask is None else f", {int(self.action_mask.sum())} allowed pairs"

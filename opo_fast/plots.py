@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import OpoError
+from .errors import OpoError, install
 
 if TYPE_CHECKING:
     from .simulate import SimulationResult
@@ -26,7 +26,7 @@ def new_axes(width: float = 7.0, height: float = 4.3) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise OpoError("plots need matplotlib: pip install 'opo-fast[plot]'") from None
+        raise OpoError(f"plots need matplotlib: {install('plot')}") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

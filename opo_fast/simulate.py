@@ -20,7 +20,7 @@ from .cmdp import ContextualMDP, Trajectory, check_trajectory, context_key
 from .errors import OpoError
 from .layers import LayeredMDP
 from .operations import Backend, check_backend, check_policy, evaluate, play, solve
-from .store import LRU
+from .store import LRU, reading, writing
 from .streams import Streams
 
 __all__ = ["ContextSummary", "Simulation", "SimulationResult", "simulate"]
@@ -157,26 +157,17 @@ class SimulationResult:
         except TypeError:
             contexts = [repr(context) for context in self.contexts]
         meta = json.dumps({"format": _FORMAT, "version": 1, "settings": self.settings, "contexts": contexts})
-        temporary = f"{os.fspath(path)}.part"
-        with open(temporary, "wb") as file:
+        with writing(path) as file:
             np.savez_compressed(file, meta=np.array(meta), **{name: getattr(self, name) for name in _COLUMNS})
-        os.replace(temporary, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SimulationResult:
         """Read a result that `save` wrote."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                meta = json.loads(str(file["meta"]))
-                if meta["format"] != _FORMAT:
-                    raise KeyError(f"its format is {meta['format']}")
-                columns = {name: file[name] for name in _COLUMNS}
-        except FileNotFoundError:
-            raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
-        except Exception as error:
-            why = f": {error.args[0]}" if isinstance(error, KeyError) else ""
-            raise OpoError(f"path: {os.fspath(path)!r} is not a result that SimulationResult.save wrote, or is damaged{why}") from error
-        return cls(columns, meta["contexts"], meta["settings"])
+        with reading(path, "a result that SimulationResult.save wrote"), np.load(path, allow_pickle=False) as file:
+            meta = json.loads(str(file["meta"]))
+            if meta["format"] != _FORMAT:
+                raise OpoError(f"its format is {meta['format']!r}")
+            return cls({name: file[name] for name in _COLUMNS}, meta["contexts"], meta["settings"])
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:
         """Cumulative regret over episodes, beside that of the uniform policy.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 import opo_fast as of
 from opo_fast import agents, cli, envs
+from opo_fast.errors import install
 from opo_fast.theory import PRACTICAL
 
 SMALL = ["run", "random-finite", "-T", "40", "--no-plot"]
@@ -125,13 +127,13 @@ def test_show_prints_the_table_again(call):
 def test_without_matplotlib_the_result_is_kept(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = call("run", "random-finite", "-T", "10")
-    assert "no picture: plots need matplotlib: pip install 'opo-fast[plot]'" in done.stderr
+    assert f"no picture: plots need matplotlib: {install('plot')}" in done.stderr
     assert [p.name for p in pathlib.Path("runs/random-finite-opo-seed0").iterdir()] == ["result.npz"]
 
 
 def test_without_the_package_of_the_patients_data_the_error_says_what_to_install(call, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
-    assert "pip install 'opo-fast[icu]'" in call("run", code=2).stderr
+    assert install("icu") in call("run", code=2).stderr
     assert not pathlib.Path("runs").exists()
 
 
@@ -190,7 +192,7 @@ def test_envs_lists_every_name(call):
     output = call("envs").stdout
     for name in envs.names():
         assert name in output
-    assert "opo-fast[icu]" in output
+    assert "needs the extra 'icu'" in " ".join(output.split())
 
 
 def test_agents_lists_every_name_and_its_setting(call):
@@ -321,8 +323,15 @@ def test_the_entry_point(tmp_path):
         ([*SMALL, "--set", "loss"], "--set is 'loss': KEY=VALUE is needed"),
         ([*SMALL, "--set", "colour=red"], "random-finite has no option 'colour': one of "),
         ([*SMALL, "--set", "n_contexts=many"], "n_contexts"),
-        ([*SMALL, "--out", "taken/result"], "taken/result: Not a directory"),
-        ([*SMALL, "--out", "taken"], "taken: File exists"),
+        (
+            [*SMALL, "--out", "taken/result"],
+            "--out is 'taken/result': a folder, or a place where one can be made, is needed (Not a directory)",
+        ),
+        ([*SMALL, "--out", "taken"], "--out is 'taken': a folder, or a place where one can be made, is needed (File exists)"),
+        ([*SMALL, "--out", "/dev/null"], "--out is '/dev/null': a folder"),
+        ([*SMALL, "--agent", "uniform", "--bonus-scale", "3"], "bonus_scale is no option of agent 'uniform': it has none"),
+        ([*SMALL, "--agent", "greedy", "--eta-scale", "3"], "eta_scale is no option of agent 'greedy': one of backend is needed"),
+        ([*SMALL, "--agent", "opo-no-bonus", "--bonus-scale", "3"], "bonus_scale is no option of agent 'opo-no-bonus': one of delta, "),
         (["describe", "atlantis"], "there is no environment 'atlantis'"),
         (["theory", "--horizon", "0"], "horizon is 0"),
         (["theory", "--states", "3"], "states is 3: a whole number at least 5 is needed"),
@@ -330,6 +339,7 @@ def test_the_entry_point(tmp_path):
         (["theory", "-T", "0"], "episodes is 0"),
         (["theory", "--delta", "1"], "delta is 1.0"),
         (["theory", "--losses", "0"], "loss_class_size is 0.0"),
+        (["theory", "--set", "n_contexts=2"], "--set is 'n_contexts=2', which is an option of an environment"),
         (["theory", "atlantis"], "there is no environment 'atlantis'"),
         (["show", "nothing.npz"], "there is no file 'nothing.npz'"),
         (["show", "."], "there is no file 'result.npz'"),
@@ -350,6 +360,9 @@ def test_refusals_are_one_line(call, words, text):
         (["rnu"], "Did you mean 'run'?"),
         (["run", "--episods", "5"], "--episodes"),
         (["run", "--episodes", "many"], "Invalid value for '--episodes'"),
+        (["run", "-T", "1e3"], "a whole number, such as 1000, is needed"),
+        (["compare", "--seeds", "2.5"], "a whole number, such as 1000, is needed"),
+        (["study", "run", "x.toml", "--workers", "two"], "a whole number, such as 1000, is needed"),
         (["run", "--backend", "cuda"], "'numba'"),
         (["run", "icu-sepsis", "more"], "more"),
     ],
@@ -372,3 +385,25 @@ def test_theory_refuses_a_size_beside_an_environment(option):
     done = CliRunner().invoke(cli.app, ["theory", "combination-lock", option, "5"])
     assert done.exit_code == 2
     assert f"{option} is given beside the environment 'combination-lock'" in done.output
+
+
+def test_a_warning_is_one_line_and_comes_once(call):
+    # RM-UCDD is made to compile, and to play, for each seed: three times.
+    warnings.simplefilter("always")
+    done = call("compare", "combination-lock", "-T", "5", "--seeds", "2", "--agents", "rm-ucdd", "--no-plot")
+    assert done.stderr.startswith("opo-fast: warning: p_min is 0: some policy never reaches some state")
+    assert done.stderr.count("\n") == 1
+
+
+def test_compare_into_a_folder_of_other_runs_says_how_they_differ(call):
+    words = ["compare", "random-finite", "--seeds", "1", "--agents", "uniform", "--no-plot"]
+    call(*words, "-T", "5")
+    done = call(*words, "-T", "6", code=2)
+    assert "uniform-seed0.npz' was played with episodes 5 instead of 6: name another folder (--out), or remove the file" in done.stderr
+    done = call("compare", "random-finite", "-T", "5", "--out", "/dev/null", code=2)
+    assert "--out is '/dev/null': a folder, or a place where one can be made, is needed (File exists)" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "study"])
+def test_no_command_offers_to_install_completion(call, command):
+    assert "completion" not in call(command, "--help").stdout

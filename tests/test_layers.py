@@ -521,7 +521,7 @@ def test_a_damaged_file_is_refused(saved, damage, request):
         saved.unlink()
         random_model(np.random.default_rng(3), [1, 3, 4], 2, "csr", masked=True).save(saved)
     rewrite(saved, **{**DAMAGE, **CSR_DAMAGE}[damage])
-    with pytest.raises(of.OpoError, match=r"^path: .*model\.npz' is not a model that LayeredMDP\.save wrote \(."):
+    with pytest.raises(of.OpoError, match=r"^path: .*model\.npz' is not a model that LayeredMDP\.save wrote, or is damaged \(."):
         of.LayeredMDP.load(saved)
 
 

@@ -40,6 +40,8 @@ class AgentInfo:
         Keyword arguments of the practical setting: factors on the theory's values with which it learns.
     bandit : bool
         Whether it is for H = 1 and one state alone.
+    fixed : tuple of str
+        What `OPO` takes and this agent sets itself.
     """
 
     name: str
@@ -48,14 +50,15 @@ class AgentInfo:
     takes: tuple[str, ...]
     practical: dict[str, Any] = field(default_factory=dict)
     bandit: bool = False
+    fixed: tuple[str, ...] = ()
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What `make` takes beside the name, the environment and what it fills in itself."""
+        """Keyword arguments of the agent's class."""
         parameters = inspect.signature(self.factory).parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             parameters = inspect.signature(OPO).parameters.values()
-        return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in self.fixed)
 
 
 _MODEL = ("layout", "loss_class", "dynamics_class")
@@ -79,9 +82,24 @@ _ENTRIES = [
     AgentInfo("uniform", "all actions alike", Uniform, ("layout",)),
     AgentInfo("greedy", "the optimum of the fitted model", Greedy, _MODEL),
     AgentInfo("epsilon-greedy", "greedy with a share of random actions that falls as t^(-1/3)", EpsilonGreedy, _MODEL, {"scale": 0.01}),
-    AgentInfo("opo-no-bonus", "OPO-CMDP without its bonus", BonusFreeOPO, _MODEL, {"eta_scale": 5.0}),
+    AgentInfo(
+        "opo-no-bonus",
+        "OPO-CMDP without its bonus",
+        BonusFreeOPO,
+        _MODEL,
+        {"eta_scale": 5.0},
+        fixed=("bonus_scale", "beta_loss", "beta_dynamics"),
+    ),
     AgentInfo("optimum", "knows the true model", Optimum, ("cmdp",)),
-    AgentInfo("po-cmab", "OPO-CMDP for bandits", POCMAB, _LOSS, {"bonus_scale": 1e-4, "eta_scale": 150.0}, bandit=True),
+    AgentInfo(
+        "po-cmab",
+        "OPO-CMDP for bandits",
+        POCMAB,
+        _LOSS,
+        {"bonus_scale": 1e-4, "eta_scale": 150.0},
+        bandit=True,
+        fixed=("beta_dynamics",),
+    ),
     AgentInfo("uccb", "upper counterfactual confidence bounds", UCCB, _LOSS, {"bonus_scale": 1e-4}, bandit=True),
     AgentInfo("squarecb", "inverse gap weighting on the newest fit", SquareCB, _LOSS, {"eta_scale": 100.0}, bandit=True),
     AgentInfo("falcon", "inverse gap weighting in epochs that double", FALCON, _LOSS, {"eta_scale": 1000.0}, bandit=True),
@@ -132,7 +150,7 @@ def make(
     episodes : int
         T.
     bonus_scale, eta_scale : float, optional
-        Factors on the theory's values, 1 being the theory; agents without a bonus or a rate have no use for them.
+        Factors on the theory's values, 1 being the theory; an agent without a bonus or a rate refuses them.
         Default: the agent's practical setting.
     seed : int
         Of agents that draw (LOLIPOP).
@@ -146,15 +164,14 @@ def make(
     """
     entry = info(name)
     allowed = entry.options
-    unknown = [key for key in options if key not in allowed or key in _FILLED]
-    if unknown:
-        known = ", ".join(key for key in allowed if key not in _FILLED)
-        raise OpoError(f"{unknown[0]} is no option of agent {name!r}: one of {known or 'none'} is needed")
-    given = {"episodes": episodes, "seed": seed, "action_mask": getattr(env, "action_mask", None)}
-    given.update(entry.practical)
-    given.update({key: value for key, value in (("bonus_scale", bonus_scale), ("eta_scale", eta_scale)) if value is not None})
-    if entry.factory is BonusFreeOPO:
-        given.pop("bonus_scale", None)
+    scales = {"bonus_scale": bonus_scale, "eta_scale": eta_scale}
+    options.update({key: value for key, value in scales.items() if value is not None})
+    known = [key for key in allowed if key not in _FILLED]
+    for key in options:
+        if key not in known:
+            needed = f"one of {', '.join(known)} is needed" if known else "it has none"
+            raise OpoError(f"{key} is no option of agent {name!r}: {needed}")
+    given = {"episodes": episodes, "seed": seed, "action_mask": getattr(env, "action_mask", None), **entry.practical}
     if entry.factory is RMUCDD and "p_min" not in options:
         given["p_min"] = minimum_reachability(env, _contexts(env))
     arguments = {**{key: value for key, value in given.items() if key in allowed}, **options}

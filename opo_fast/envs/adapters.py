@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ..checks import as_real, whole
-from ..errors import OpoError
+from ..errors import OpoError, install
 from .tables import TabularMDP, expected_rewards
 
 __all__ = ["from_gymnasium", "from_mdptoolbox", "from_pairs", "from_quantecon"]
@@ -55,7 +55,7 @@ def from_gymnasium(
         try:
             import gymnasium
         except ImportError:
-            raise OpoError("Gymnasium environments need the package gymnasium: pip install 'opo-fast[gym]'") from None
+            raise OpoError(f"Gymnasium environments need the package gymnasium: {install('gym')}") from None
         name = name or env
         try:
             env = gymnasium.make(env, **options)

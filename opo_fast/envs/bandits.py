@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks import real, whole
-from ..errors import OpoError
+from ..errors import OpoError, install
 from ..layout import Layout
 from .environment import Environment, PerContext
 
@@ -53,7 +53,7 @@ def classification_bandit(data: str = "iris", *, contexts: int | None = 150, noi
     try:
         from sklearn import datasets
     except ImportError:
-        raise OpoError("classification bandits need the package scikit-learn: pip install 'opo-fast[sklearn]'") from None
+        raise OpoError(f"classification bandits need the package scikit-learn: {install('sklearn')}") from None
     bunch = getattr(datasets, f"load_{data}")()
     features, target = np.asarray(bunch.data, np.float64), np.asarray(bunch.target, np.int64)
     spread = features.std(axis=0)
@@ -183,7 +183,7 @@ def _trial() -> dict[str, Array]:
     """The columns of ACTG175; the package that ships them is not imported."""
     spec = importlib.util.find_spec("lifelines")
     if spec is None or not spec.submodule_search_locations:
-        raise OpoError("the trial needs the package lifelines: pip install 'opo-fast[trial]'")
+        raise OpoError(f"the trial needs the package lifelines: {install('trial')}")
     path = pathlib.Path(spec.submodule_search_locations[0]) / "datasets" / "ACTG175.csv"
     try:
         with open(path, newline="", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ..checks import real, whole
-from ..errors import OpoError
+from ..errors import OpoError, install
 from ..layers import LayeredMDP
 from .adapters import from_gymnasium
 from .environment import Environment, PerContext
@@ -266,4 +266,4 @@ def _toy_text(module: str) -> Any:
 
         return importlib.import_module(f"gymnasium.envs.toy_text.{module}")
     except ImportError:
-        raise OpoError("Gymnasium environments need the package gymnasium: pip install 'opo-fast[gym]'") from None
+        raise OpoError(f"Gymnasium environments need the package gymnasium: {install('gym')}") from None

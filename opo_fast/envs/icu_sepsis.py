@@ -19,7 +19,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ..checks import real, whole
-from ..errors import OpoError
+from ..errors import OpoError, install
 from ..layout import Layout
 from ..transitions import Transitions
 from .environment import Environment, PerContext
@@ -77,7 +77,7 @@ def load_icu_data() -> IcuData:
     """
     spec = importlib.util.find_spec("icu_sepsis")
     if spec is None or not spec.submodule_search_locations:
-        raise OpoError("the environment icu-sepsis needs the package icu-sepsis: pip install 'opo-fast[icu]'")
+        raise OpoError(f"the environment icu-sepsis needs the package icu-sepsis: {install('icu')}")
     return _read(pathlib.Path(spec.submodule_search_locations[0]) / "envs" / "assets")
 
 
@@ -93,7 +93,7 @@ def _read(folder: pathlib.Path) -> IcuData:
         if tx.shape != (716, 25, 716) or len(lines) != 717:
             raise ValueError(f"tx_mat has shape {tx.shape}")
     except (OSError, KeyError, ValueError, IndexError) as error:
-        raise OpoError(f"{folder}: these are not the tables of icu-sepsis 2 ({error}): pip install 'opo-fast[icu]'") from None
+        raise OpoError(f"{folder}: these are not the tables of icu-sepsis 2 ({error}): {install('icu')}") from None
     P = sp.csr_array(tx.reshape(716 * 25, 716))
     for array in (P.data, P.indices, P.indptr, admissible, start, expert, sofa):
         array.flags.writeable = False

@@ -243,7 +243,7 @@ def about(name: str) -> str:
     if name not in _BY_NAME and pathlib.Path(name).is_file():
         return f"the model in the file {name}"
     entry = info(name)
-    needs = f"; needs pip install 'opo-fast[{entry.extra}]'" if entry.extra else ""
+    needs = f"; needs the extra {entry.extra!r}" if entry.extra else ""
     return f"{entry.summary} ({entry.sizes}; contexts: {entry.contexts}; {entry.source}{needs})"
 
 

@@ -15,6 +15,7 @@ from ..checks import as_real, real, whole
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..layout import as_mask_2d
+from ..store import reading, writing
 from ..transitions import as_csr
 from .environment import Environment, PerContext
 from .rewards import rewards_to_losses
@@ -246,13 +247,13 @@ class TabularMDP:
         for key, values in (("state_names", self.state_names), ("action_names", self.action_names)):
             if values is not None:
                 arrays[key] = np.array(values, dtype=np.str_)
-        with open(path, "wb") as file:
+        with writing(path) as file:
             np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TabularMDP:
         """Read a model that `save` wrote; it is validated like any other."""
-        try:
+        with reading(path, "a model that TabularMDP.save wrote"):
             with np.load(path, allow_pickle=False) as file:
                 stored = dict(file)
             meta = json.loads(str(stored["meta"]))
@@ -265,21 +266,17 @@ class TabularMDP:
                 n = rewards.shape[0]
                 P = sp.csr_array((stored["data"], stored["indices"], stored["indptr"]), shape=(n * int(meta["n_actions"]), n))
             low, high = meta["reward_range"]
-        except FileNotFoundError:
-            raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
-        except Exception as error:
-            raise OpoError(f"path: {os.fspath(path)!r} is not a model that TabularMDP.save wrote ({error})") from None
-        return cls(
-            P,
-            rewards,
-            int(start) if start.ndim == 0 else start,
-            stored.get("action_mask"),
-            reward_range=(low, high),
-            state_names=stored["state_names"].tolist() if "state_names" in stored else None,
-            action_names=stored["action_names"].tolist() if "action_names" in stored else None,
-            name=meta["name"],
-            source=meta["source"],
-        )
+            return cls(
+                P,
+                rewards,
+                int(start) if start.ndim == 0 else start,
+                stored.get("action_mask"),
+                reward_range=(low, high),
+                state_names=stored["state_names"].tolist() if "state_names" in stored else None,
+                action_names=stored["action_names"].tolist() if "action_names" in stored else None,
+                name=meta["name"],
+                source=meta["source"],
+            )
 
     def __repr__(self) -> str:
         kind = "dense" if isinstance(self.P, np.ndarray) else f"CSR, {self.P.nnz} transitions"

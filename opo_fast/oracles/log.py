@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import frozen, whole
+from ..checks import as_path, frozen, whole
 from ..cmdp import ContextualMDP, Trajectory, check_trajectory
-from ..errors import OpoError
+from ..errors import OpoError, install
 from ..layout import Layout, as_mask
 from ..operations import play
-from ..store import write_state
+from ..store import reading, write_state, writing
 from ..streams import Streams
 
 __all__ = ["TrajectoryLog"]
@@ -228,9 +228,8 @@ class TrajectoryLog(Sequence[Trajectory]):
             },
             metadata={"opo_fast": json.dumps({**meta, "context_dtype": column.dtype.str})},
         )
-        temporary = f"{os.fspath(path)}.part"
-        pq.write_table(table, temporary)
-        os.replace(temporary, path)
+        with writing(path) as file:
+            pq.write_table(table, file)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], layout: Layout | None = None, action_mask: npt.ArrayLike | None = None) -> TrajectoryLog:
@@ -244,16 +243,10 @@ class TrajectoryLog(Sequence[Trajectory]):
             Needed for a Parquet file that another program wrote; elsewhere checked.
         action_mask : array_like of bool (n_states, A), optional
         """
-        try:
-            read = _read_npz if _kind(path) == "npz" else _read_parquet
+        read = _read_npz if _kind(path) == "npz" else _read_parquet
+        with reading(path, "a log"):
             meta, contexts, states, actions, losses, mask = read(path)
             found = None if meta is None else Layout(meta["layer_sizes"], meta["n_actions"])
-        except FileNotFoundError:
-            raise OpoError(f"path: there is no file {os.fspath(path)!r}") from None
-        except OpoError:
-            raise
-        except Exception as error:
-            raise OpoError(f"path: {os.fspath(path)!r} is not a log, or is damaged ({type(error).__name__}: {error})") from None
         if layout is None and found is None:
             raise OpoError(f"layout is missing: {os.fspath(path)!r} does not say what its layers are")
         if layout is not None and found is not None and layout != found:
@@ -310,9 +303,9 @@ def _as_contexts(contexts: Any) -> Any:
 
 
 def _kind(path: Any) -> str:
-    name = os.fspath(path)
+    name = as_path(path)
     for ending in ("npz", "parquet"):
-        if str(name).endswith(f".{ending}"):
+        if name.endswith(f".{ending}"):
             return ending
     raise OpoError(f"path is {name!r}: a name that ends in .npz or .parquet is needed")
 
@@ -322,7 +315,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise OpoError("Parquet files need pyarrow: pip install 'opo-fast[parquet]'") from None
+        raise OpoError(f"Parquet files need pyarrow: {install('parquet')}") from None
     return pa, pq
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..checks import real, whole
 from ..cmdp import Trajectory, context_key
-from ..errors import OpoError
+from ..errors import OpoError, install
 from ..layout import Layout
 from ..store import LRU
 from .parametric import CACHE_BYTES, Batch, FeatureMap, ParametricOracle, cover_size, grouped
@@ -63,7 +63,7 @@ class _SklearnClass:
         try:
             from sklearn.base import clone
         except ImportError:
-            raise OpoError("scikit-learn estimators need scikit-learn: pip install 'opo-fast[sklearn]'") from None
+            raise OpoError(f"scikit-learn estimators need scikit-learn: {install('sklearn')}") from None
         if isinstance(estimator, type):
             raise OpoError(f"estimator is the class {estimator.__name__}: an instance, {estimator.__name__}(...), is needed")
         for name in ("fit", self.method, "get_params"):

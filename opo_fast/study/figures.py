@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OpoError
+from ..errors import OpoError, install
 from ..plots import COLOURS
 from .grid import choices
 from .results import Results
@@ -43,7 +43,7 @@ def _figure(width: float, height: float) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise OpoError('pictures need matplotlib: pip install "opo-fast[plot]"') from None
+        raise OpoError(f"pictures need matplotlib: {install('plot')}") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from .. import agents, envs
 from ..checks import whole
-from ..errors import OpoError
+from ..errors import OpoError, install
 from ..operations import evaluate, solve
 from ..simulate import Simulation
 from ..threads import get_threads, set_threads
@@ -600,7 +600,7 @@ def _require(backend: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             extra = "study" if package == "joblib" else backend
-            raise OpoError(f'the backend {backend!r} needs {package}: pip install "opo-fast[{extra}]"')
+            raise OpoError(f"the backend {backend!r} needs {package}: {install(extra)}")
 
 
 def processors() -> int:

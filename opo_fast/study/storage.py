@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OpoError
+from ..errors import OpoError, install
 from .file import Study
 
 __all__ = ["StoredRun", "Store", "StoreError", "versions", "write_atomic"]
@@ -436,7 +436,7 @@ def require_pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise OpoError('parquet files need pyarrow: pip install "opo-fast[parquet]", or set format = "npz" in the study') from None
+        raise OpoError(f'parquet files need pyarrow: {install("parquet")}, or set format = "npz" in the study') from None
     return pyarrow
 
 

@@ -77,9 +77,9 @@ def test_finished_runs_are_read_instead_of_played(env, tmp_path, monkeypatch):
             assert again.results[label][seed].settings == first.results[label][seed].settings
             np.testing.assert_array_equal(again.results[label][seed].value, first.results[label][seed].value)
     assert [len(runs) for runs in again.results.values()] == [3, 3, 3]
-    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz, which was played with other arguments"):
+    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz' was played with episodes 40 instead of 41: .*--out"):
         compare(env, ["uniform"], 41, 1, folder=tmp_path)
-    with pytest.raises(of.OpoError, match="other arguments"):
+    with pytest.raises(of.OpoError, match=r"greedy-seed0\.npz' was played with agent greedy instead of epsilon-greedy"):
         compare(env, {"greedy": "epsilon-greedy"}, 40, 1, folder=tmp_path)
 
 
