@@ -88,7 +88,7 @@ def test_importing_the_package_imports_no_matplotlib():
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     for name in ("matplotlib.backends.backend_agg", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(of.OpoError, match="plots need matplotlib: pip install .*plot"):
+    with pytest.raises(of.OpoError, match=r"plots need matplotlib: pip install .*plot"):
         run(0.75).plot()
 
 

@@ -133,6 +133,8 @@ def plot(
 
     results = Results(_store(study, out))
     if heatmap is None:
+        if agent is not None:
+            raise OpoError(f"--agent is {agent!r}, which is for heat maps: give --heatmap too, or leave it out")
         path = file or results.store.folder / f"{'regret' if measure == 'cumulative_regret' else measure}.png"
         figures.save(figures.curves(results, measure, environments=None if environment is None else [environment]), path)
         typer.echo(f"Written to {path}")
@@ -185,6 +187,8 @@ def _store(what: pathlib.Path, out: pathlib.Path | None) -> Store:
         return Store.open(_folder(Study.load(what), out))
     if not what.exists():
         raise OpoError(f"there is no file or folder {str(what)!r}: the folder of a study, or its study file, is needed")
+    if out is not None:
+        raise OpoError(f"--out is {str(out)!r} beside the folder {str(what)!r}: it is for a study file, leave it out")
     return Store.open(what)
 
 

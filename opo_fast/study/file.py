@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -260,10 +261,12 @@ class _Check:
 
     def seeds(self, value: Any) -> tuple[int, ...]:
         if not isinstance(value, (list, tuple, range)):
-            return tuple(range(self.whole(value, ("seeds",), least=1)))
+            value = range(self.whole(value, ("seeds",), least=1))
+        if value[MOST_RUNS:]:
+            raise OpoError(f"{self.places.at(('seeds',))}seeds are more than {MOST_RUNS:,}: at most so many runs are supported")
         seeds = tuple(self.whole(seed, ("seeds", i), least=0) for i, seed in enumerate(self.items(value, ("seeds",), "seeds")))
         if len(set(seeds)) < len(seeds):
-            twice = next(seed for i, seed in enumerate(seeds) if seed in seeds[:i])
+            twice = next(seed for seed, count in Counter(seeds).items() if count > 1)
             raise OpoError(f"{self.places.at(('seeds',))}seeds has {twice} twice: different seeds are needed")
         return seeds
 

@@ -71,10 +71,16 @@ class Results:
 
     def finished(self, environment: str, agent: str) -> list[Run]:
         """The finished runs of an environment and an agent, by their labels, in the order of the study's seeds."""
-        return [run for run in self._by_pair.get((environment, agent), ()) if run.id in self.done]
+        for kind, label, all_labels in (("environment", environment, 0), ("agent", agent, 1)):
+            labels = dict.fromkeys(pair[all_labels] for pair in self._by_pair)
+            if label not in labels:
+                raise OpoError(f"{kind} is {label!r}: one of {', '.join(labels)} is needed")
+        return [run for run in self._by_pair[environment, agent] if run.id in self.done]
 
     def summaries(self, environment: str, agent: str, name: str) -> dict[int, float]:
         """One number of each finished run, by seed: "regret", "gap_closed", "seconds", ... ; those without it are left out."""
+        if name not in SUMMARY:
+            raise OpoError(f"name is {name!r}: one of {', '.join(SUMMARY)} is needed")
         found = {}
         for run in self.finished(environment, agent):
             value = self.done[run.id]["summary"].get(name)

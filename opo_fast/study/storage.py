@@ -452,7 +452,9 @@ def _unseal(texts: Mapping[str, str], columns: Mapping[str, Array], wanted: Sequ
     if hashlib.sha256((text + sums).encode()).hexdigest() != texts["opo_fast.sum"]:
         raise ValueError("the checksum of its settings is wrong")
     known = json.loads(sums)
-    for name in known if wanted is None else [name for name in wanted if name in known]:
+    for name in known if wanted is None else wanted:
+        if name not in known:
+            raise OpoError(f"run {json.loads(text)['id']} has no column {name!r}: one of {', '.join(known)} is needed")
         if name not in columns or _checksum(columns[name]) != known[name]:
             raise ValueError(f"its column {name!r} is gone, or has a wrong checksum")
     meta: Meta = json.loads(text)

@@ -247,7 +247,12 @@ def test_the_command_line_names_what_is_missing(tmp_path, monkeypatch, arguments
 def test_plots_name_what_they_cannot_draw(folder, tmp_path):
     for arguments, message in (
         (["--file", tmp_path / "x.docx"], "an ending of"),
-        (["--measure", "colour"], "has no column 'colour'"),
+        (["--measure", "colour"], "has no column 'colour': one of episode, "),
+        (["--measure", "colour"], " cumulative_regret, "),
+        (["--heatmap", "bonus_scale,eta_scale", "--measure", "colour"], "name is 'colour': one of regret, "),
+        (["--heatmap", "bonus_scale,eta_scale", "--environment", "x"], "environment is 'x': one of Lock"),
+        (["--agent", "OPO"], "--agent is 'OPO', which is for heat maps"),
+        (["--out", "elsewhere"], "--out is 'elsewhere' beside the folder"),
         (["--heatmap", "bonus_scale"], "two settings with a comma"),
         (["--heatmap", "bonus_scale,delta"], "'delta' is not in the grid of 'OPO'"),
         (["--environment", "x"], "environments has 'x'"),
