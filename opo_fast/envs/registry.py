@@ -18,6 +18,7 @@ from ..checks import whole
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..operations import evaluate, solve
+from ..progress import bar
 from ..theory import PRACTICAL
 from . import bandits, families, gathering, generators, icu_variants, large
 from .environment import Environment, PerContext
@@ -333,14 +334,16 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None) -> Envir
     )
 
 
-def describe(environment: Environment, most: int = 100) -> dict[str, Any]:
+def describe(environment: Environment, most: int = 100, *, progress: bool | None = None) -> dict[str, Any]:
     """What an environment is made of, as plain data.
 
     Parameters
     ----------
     environment : Environment
     most : int
-        Contexts that are looked at; of endless ones, so many are drawn.
+        Contexts that are looked at; of endless ones, at most five are drawn.
+    progress : bool, optional
+        A bar on standard error. Default: on a terminal, once two seconds have passed.
 
     Returns
     -------
@@ -360,16 +363,22 @@ def describe(environment: Environment, most: int = 100) -> dict[str, Any]:
         shown = list(environment.contexts[:most])
         assert environment.probabilities is not None
         chances = environment.probabilities[:most].tolist()
-    rows = []
-    for context, chance in zip(shown, chances, strict=True):
-        mdp = environment.mdp(context)
-        row: dict[str, Any] = {"label": environment.label(context), "probability": chance, "reachable": _reachable(mdp)}
-        row["uniform"] = float(evaluate(mdp, mdp.uniform_policy()).v[0])
-        row["optimum"] = float(solve(mdp).v[0])
-        row["worst"] = layout.horizon - float(solve(mdp.with_losses(1.0 - mdp.losses)).v[0])
-        for key in ("uniform", "optimum"):
-            row[f"reward_{key}"] = None if environment.reward_map is None else float(environment.reward_value(row[key]))
-        rows.append(row)
+    rows: list[dict[str, Any]] = []
+    with bar(f"models and values of {environment.name}", 4 * len(shown), progress) as show:
+        for context, chance in zip(shown, chances, strict=True):
+            done = 4 * len(rows)
+            mdp = environment.mdp(context)
+            show(done + 1)
+            row = {"label": environment.label(context), "probability": chance, "reachable": _reachable(mdp)}
+            row["uniform"] = float(evaluate(mdp, mdp.uniform_policy()).v[0])
+            show(done + 2)
+            row["optimum"] = float(solve(mdp).v[0])
+            show(done + 3)
+            row["worst"] = layout.horizon - float(solve(mdp.with_losses(1.0 - mdp.losses)).v[0])
+            for key in ("uniform", "optimum"):
+                row[f"reward_{key}"] = None if environment.reward_map is None else float(environment.reward_value(row[key]))
+            rows.append(row)
+            show(done + 4)
     transitions = environment.mdp(shown[0]).transitions
     mask = environment.action_mask
     return {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +15,7 @@ from ..cmdp import ContextualMDP, Trajectory, check_trajectory
 from ..errors import OpoError, install
 from ..layout import Layout, as_mask
 from ..operations import play
+from ..progress import bar
 from ..store import reading, write_state, writing
 from ..streams import Streams
 
@@ -171,23 +170,10 @@ class TrajectoryLog(Sequence[Trajectory]):
         size : int
             Trajectories of a part.
         """
-        began, bar, task = time.perf_counter(), None, None
-        try:
+        with bar(label, len(self), progress) as show:
             for first in range(0, len(self), size):
                 yield self[first : first + size]
-                wanted = progress or (progress is None and sys.stderr.isatty() and time.perf_counter() - began > 2.0)
-                if wanted and bar is None:
-                    from rich.console import Console
-                    from rich.progress import Progress
-
-                    bar = Progress(console=Console(stderr=True))
-                    task = bar.add_task(label, total=len(self))
-                    bar.start()
-                if bar is not None and task is not None:
-                    bar.update(task, completed=min(first + size, len(self)))
-        finally:
-            if bar is not None:
-                bar.stop()
+                show(min(first + size, len(self)))
 
     @property
     def pairs(self) -> Array:

@@ -2,6 +2,8 @@
 
 import importlib.util
 import pickle
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -363,3 +365,25 @@ def test_data_sets_as_bandits(data, rows, actions):
     assert all(of.solve(e.mdp(c)).v[0] == 0.1 for c in e.contexts[:5])
     few = envs.classification_bandit(data, contexts=40)
     assert gap_closed(learn(few, 200)) >= 0.99
+
+
+def test_a_bar_shows_that_a_model_is_being_described(capsys, monkeypatch):
+    env = envs.make("random-finite")
+    described = [envs.describe(env, progress=progress) for progress in (True, False, None)]
+    assert described[0] == described[1] == described[2]
+    assert capsys.readouterr().err.count("models and values of random-finite") == 1
+    # On a terminal it comes by itself, after two seconds.
+    waits = []
+
+    class AtOnce(threading.Timer):
+        def start(self):
+            waits.append(self.interval)
+            self.interval = 0.0
+            super().start()
+            super().join()
+
+    monkeypatch.setattr(threading, "Timer", AtOnce)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    envs.describe(env)
+    assert waits == [2.0]
+    assert "models and values of random-finite" in capsys.readouterr().err
