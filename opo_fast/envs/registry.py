@@ -369,7 +369,7 @@ def describe(environment: Environment, most: int = 100, *, progress: bool | None
             done = 4 * len(rows)
             mdp = environment.mdp(context)
             show(done + 1)
-            row = {"label": environment.label(context), "probability": chance, "reachable": _reachable(mdp)}
+            row: dict[str, Any] = {"label": environment.label(context), "probability": chance, "reachable": _reachable(mdp)}
             row["uniform"] = float(evaluate(mdp, mdp.uniform_policy()).v[0])
             show(done + 2)
             row["optimum"] = float(solve(mdp).v[0])
