@@ -35,7 +35,7 @@ from .kernels import packed as packed_kernels
 from .kernels.ingest import pack_lane
 from .kernels.weights import count_saturated
 from .layers import LayeredMDP
-from .layout import Layout, as_mask
+from .layout import Layout, aligned, as_mask
 from .operations import Backend, Scratch, check_backend, chunk_of, visit_once
 from .rules import ChainRule, opo_rule
 from .threads import get_threads, run_all, run_together
@@ -114,6 +114,10 @@ class ModelSource(Protocol):
         ...
 
 
+def _lines(count: int, width: int) -> Array:
+    return aligned(count * width).reshape(count, width)
+
+
 @dataclass
 class _Visits:
     counts: Array
@@ -136,21 +140,21 @@ class _Chain:
     def __post_init__(self) -> None:
         width = self.engine.n_rows * self.lanes
         self.width = width
-        self.sum_q = np.zeros(width)
-        self.store = np.empty((4, width))
+        self.sum_q = aligned(width, zero=True)
+        self.store = _lines(4, width)
         self.kept: set[Hashable] = set()
         self.surprised = False
         self.measured, self.held = 0, len(self.contexts)
         self.models: dict[Hashable, Any] = {}
         self.loss_rows: dict[Hashable, Array] = {}
         self.last: Array | None = None
-        self.v = np.zeros(self.engine.layout.n_states * self.lanes)
+        self.v = aligned(self.engine.layout.n_states * self.lanes, zero=True)
         self._begin()
 
     def _begin(self) -> None:
         self.steps, self.first = 0, 0
         self.sum_q[:] = 0.0
-        self.visits = {fit: _Visits(np.zeros(self.width)) for fit in self.kept}
+        self.visits = {fit: _Visits(aligned(self.width, zero=True)) for fit in self.kept}
         self.store[0] = self.engine.start if self.lanes == 1 else np.repeat(self.engine.start, self.lanes)
 
     @property
@@ -191,7 +195,7 @@ class _Chain:
         """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
         entry = self.visits.get(key)
         if entry is None:
-            entry = _Visits(np.zeros(self.width))
+            entry = _Visits(aligned(self.width, zero=True))
             if self.first > 0:
                 return None
             self.visits[key] = entry
@@ -224,7 +228,7 @@ class _Chain:
             most = max(2, budget // (8 * self.width))
             size = min(most, max(2 * len(self.store), min(used + n - self.steps, 1024)))
             if size > len(self.store):
-                grown = np.empty((size, self.width))
+                grown = _lines(size, self.width)
                 grown[:used] = self.store[:used]
                 self.store = grown
             else:
@@ -243,7 +247,7 @@ class _Chain:
                 del self.visits[fit]
         for fit in wanted:
             if fit not in self.visits and self.first == 0:
-                self.visits[fit] = _Visits(np.zeros(self.width))
+                self.visits[fit] = _Visits(aligned(self.width, zero=True))
             entry = self.visits.get(fit)
             if entry is not None and entry.counted >= self.first:
                 self._catch_up(entry, fit, history)
@@ -329,7 +333,7 @@ class _Chain:
             )
         self.kept, self.surprised = set(state["kept"]), bool(state["surprised"])
         self.sum_q, self.v = numbers["sum_q"], numbers["v"]
-        self.store = np.empty((max(4, len(store) + 1), self.width))
+        self.store = _lines(max(4, len(store) + 1), self.width)
         self.store[: len(store)] = store
         self.visits = {fit: _Visits(counts, count) for fit, counts, count in zip(state["fits"], visits, counted, strict=True)}
         self.last = last
@@ -400,17 +404,17 @@ class _Pack(_Chain):
     def __post_init__(self) -> None:
         super().__post_init__()
         layout = self.engine.layout
-        self.d = np.empty(layout.n_states * self.lanes)
-        self.w = np.empty(max(self.engine.layer_rows) * self.lanes)
+        self.d = aligned(layout.n_states * self.lanes)
+        self.w = aligned(max(self.engine.layer_rows) * self.lanes)
 
     def _prepare(self, transitions: list[Transitions]) -> Array:
-        packed = np.zeros(self.engine.packed_size * self.lanes)
+        packed = aligned(self.engine.packed_size * self.lanes, zero=True)
         for lane, t in enumerate(transitions):
             pack_lane(*t.arguments, self.engine.packed_block, packed, lane)
         return packed
 
     def _interleave(self, rows: list[Array]) -> Array:
-        packed = np.zeros((self.engine.n_rows, self.lanes))
+        packed = aligned(self.engine.n_rows * self.lanes, zero=True).reshape(self.engine.n_rows, self.lanes)
         for lane, values in enumerate(rows):
             packed[:, lane] = values
         return packed.reshape(-1)

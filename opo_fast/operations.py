@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import reference
-from .checks import as_real, real
+from .checks import FLOAT64, as_real, real, tolerance_of
 from .cmdp import Trajectory, check_trajectory
 from .errors import OpoError
 from .kernels import weights as weight_kernels
@@ -17,7 +17,7 @@ from .kernels.evaluation import backward_sweep
 from .kernels.occupancy import STATES, visit_sweep
 from .kernels.rollout import rollout as rollout_kernel
 from .layers import LayeredMDP
-from .layout import Layout
+from .layout import Layout, aligned
 from .reference import Evaluation, Solution
 from .threads import run_together
 from .transitions import Transitions
@@ -26,6 +26,9 @@ __all__ = ["bonus", "evaluate", "exponential_weights", "occupancy", "rollout", "
 
 Array = npt.NDArray[Any]
 Backend = Literal["numba", "numpy"]
+
+UNCHECKED = -1.0
+"""The tolerance at which a kernel does not look at a policy."""
 
 
 def occupancy(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numba") -> Array:
@@ -44,12 +47,13 @@ def occupancy(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "num
         Sums to 1 in every layer. Weights below 1e-280 count as 0.
     """
     check_backend(backend)
-    array = check_policy(mdp, policy)
     if backend == "numpy":
-        return reference.occupancy(mdp, array)
+        return reference.occupancy(mdp, check_policy(mdp, policy))
+    rows, tolerance = _policy_rows(mdp, policy)
     t = mdp.transitions
-    visits = np.zeros(t.n_rows)
-    visit_once(t, t.gather(array).reshape(1, -1), 0, visits, Scratch(t))
+    visits = aligned(t.n_rows, zero=True, worth=4096)
+    if visit_once(t, rows.reshape(1, -1), 0, visits, Scratch(t), tolerance):
+        check_policy(mdp, policy)
     return t.scatter(visits)
 
 
@@ -67,10 +71,12 @@ def evaluate(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numb
         ``q`` (n_states, A), 0 at masked pairs, and ``v`` (n_states,); ``v[0]`` is V(s_1).
     """
     check_backend(backend)
-    array = check_policy(mdp, policy)
     if backend == "numpy":
-        return reference.evaluate(mdp, array)
-    q, v, _ = _backward(mdp, mdp.transitions.gather(array), greedy=0)
+        return reference.evaluate(mdp, check_policy(mdp, policy))
+    rows, tolerance = _policy_rows(mdp, policy)
+    q, v, fault = _backward(mdp, rows, tolerance, greedy=0)
+    if fault:
+        check_policy(mdp, policy)
     return Evaluation(q, v)
 
 
@@ -87,15 +93,17 @@ def solve(mdp: LayeredMDP, *, backend: Backend = "numba") -> Solution:
     if backend == "numpy":
         return reference.solve(mdp)
     policy = np.empty(mdp.transitions.n_rows)
-    q, v, policy = _backward(mdp, policy, greedy=1)
+    q, v, _ = _backward(mdp, policy, UNCHECKED, greedy=1)
     return Solution(q, v, mdp.transitions.scatter(policy))
 
 
-def _backward(mdp: LayeredMDP, policy: Array, *, greedy: int) -> tuple[Array, Array, Array]:
+def _backward(mdp: LayeredMDP, policy: Array, tolerance: float, *, greedy: int) -> tuple[Array, Array, bool]:
+    """Q, V and whether `policy` (one number per row) seems to be none; with `greedy` it is filled."""
     t = mdp.transitions
-    q, v = np.empty(t.n_rows), np.empty(mdp.layout.n_states)
-    run_together(backward_sweep, t.arguments, (chunk_of(t), t.width, greedy, mdp.row_losses, policy, q, v), t.threads)
-    return t.scatter(q), v, policy
+    q, v = aligned(t.n_rows, worth=4096), np.empty(mdp.layout.n_states)
+    after = (chunk_of(t), t.width, greedy, mdp.row_losses, policy, tolerance, q, v)
+    fault = run_together(backward_sweep, t.arguments, after, t.threads)
+    return t.scatter(q), v, fault
 
 
 def chunk_of(t: Transitions) -> int:
@@ -106,22 +114,24 @@ def chunk_of(t: Transitions) -> int:
 class Scratch:
     """Working arrays of the forward pass through one dynamics, `lanes` numbers per entry."""
 
+    __slots__ = ("d", "private", "w")
+
     def __init__(self, t: Transitions, lanes: int = 1) -> None:
-        self.d = np.zeros(t.layout.n_states * lanes + 8)
+        self.d = np.empty(t.layout.n_states * lanes + 8)
         if lanes > 1:
             size = t.n_rows * lanes
         elif t.kind:
             size = t.threads * STATES * t.layout.n_actions
         else:
-            size = max(t.layer_rows)
-        self.w = np.empty(size)
-        self.private = np.empty(t.parts * lanes * max(t.layout.layer_sizes) if t.kind else 0)
+            size = t.most_rows
+        self.w = aligned(size, worth=4096)
+        self.private = np.empty(t.parts * lanes * max(t.layout.layer_sizes)) if t.kind else self.w
 
 
-def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch) -> None:
-    """Add the occupancy of `policies[at]`, one number per row, to `visits`."""
-    after = (t.parts, t.width, policies, at, scratch.d, scratch.w, visits, scratch.private)
-    run_together(visit_sweep, t.arguments, after, t.threads)
+def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:
+    """Add the occupancy of `policies[at]`, one number per row, to `visits`; returns whether it seems to be no policy."""
+    after = (t.parts, t.width, policies, at, tolerance, scratch.d, scratch.w, visits, scratch.private)
+    return run_together(visit_sweep, t.arguments, after, t.threads)
 
 
 def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> Array:
@@ -269,13 +279,21 @@ def check_policy(mdp: LayeredMDP, policy: npt.ArrayLike) -> Array:
     return _checked_policy(as_real(policy, "policy"), mdp.layout, mdp.action_mask)
 
 
+def _policy_rows(mdp: LayeredMDP, policy: npt.ArrayLike) -> tuple[Array, float]:
+    """`policy`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
+    _check_mdp(mdp)
+    t, array = mdp.transitions, as_real(policy, "policy")
+    if t.pairs is None and array.shape == t.layout.shape:
+        return _plain(array).reshape(-1), tolerance_of(array.dtype)
+    return t.gather(_checked_policy(array, t.layout, t.action_mask)), UNCHECKED
+
+
 _FAULTS = {
     1: "the probability is {value!r}; a finite number is needed",
     2: "the probability is {value!r}; at least 0 is needed",
     3: "the action is masked and has probability {value!r}; 0 is needed",
 }
 _ALL = np.empty((0, 0), dtype=np.bool_)
-_FLOAT64 = np.dtype(np.float64)
 
 
 def _checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> Array:
@@ -283,10 +301,8 @@ def _checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> 
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
     if array.ndim != 2 or 0 in array.shape:
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) is needed")
-    plain = array.dtype == _FLOAT64 and array.flags.c_contiguous and array.flags.writeable
-    result = array if plain else _own(np.ascontiguousarray(array, dtype=np.float64))
-    tolerance = 1e-6 if array.dtype == np.float32 else 1e-8
-    fault = weight_kernels.check_policy(result, _ALL if mask is None else _own(mask), tolerance)
+    result = _plain(array)
+    fault = weight_kernels.check_policy(result, _ALL if mask is None else _own(mask), tolerance_of(array.dtype))
     if fault:
         pair, code = divmod(int(fault), 8)
         s, a = divmod(pair, array.shape[1])
@@ -295,6 +311,14 @@ def _checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> 
             raise OpoError(f"policy: state {s}{layer}: the probabilities sum to {float(result[s].sum())!r}; 1 is needed")
         raise OpoError(f"policy: state {s}{layer}, action {a}: {_FAULTS[code].format(value=float(result[s, a]))}")
     return result
+
+
+def _plain(array: Array) -> Array:
+    """A writable contiguous float64 array of the same content."""
+    flags = array.flags
+    if array.dtype == FLOAT64 and flags.c_contiguous and flags.writeable:
+        return array
+    return _own(np.ascontiguousarray(array, dtype=np.float64))
 
 
 def _own(array: Array) -> Array:

@@ -80,8 +80,10 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
     return [first, *(future.result() for future in futures)]
 
 
-def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...], most: int) -> None:
+def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...], most: int) -> bool:
     """`function(*before, me, n, gate, *after)` on `n` threads at once, me = 0..n-1: kernels that `meet` after each layer.
+
+    Returns whether one of them returned something that is true.
 
     n is at most `most`, and 1 inside a part of `run_all` or while another group meets: its threads must all be running
     for any of them to go on.
@@ -97,15 +99,13 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
             # As many workers as meet, whatever another thread sets meanwhile.
             pool = _executor(max(n, get_threads()))
             futures = [pool.submit(function, *before, me, n, gate, *after) for me in range(1, n)]
-            function(*before, 0, n, gate, *after)
-            for future in futures:
-                future.result()
+            told = [function(*before, 0, n, gate, *after), *(future.result() for future in futures)]
             done = True
+            return any(told)
         finally:
             if not done:
                 # Ctrl-C before this thread came to the gate: the others must not wait for it for ever.
                 gate[2] = 1
                 wait(futures)
             _meeting.release()
-    else:
-        function(*before, 0, 1, _NO_GATE, *after)
+    return bool(function(*before, 0, 1, _NO_GATE, *after))

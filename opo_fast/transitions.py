@@ -14,7 +14,7 @@ from .checks import FLOAT64, as_dtype, as_real, frozen, read_only, tolerance_of
 from .errors import OpoError, Place
 from .kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
 from .kernels.scores import path_probabilities
-from .layout import Immutable, Layout, as_mask
+from .layout import Immutable, Layout, aligned, as_mask
 
 __all__ = ["CSR", "DENSE", "Transitions", "as_csr", "as_transitions", "stored_arrays"]
 
@@ -24,6 +24,8 @@ DENSE, CSR = 0, 1
 
 _SMALL = 1 << 14
 """Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
+
+_WORTH_ALIGNING = 1 << 11
 
 _NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
 
@@ -182,7 +184,7 @@ class Transitions(Immutable):
             return
         sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
         opening, total = self._distinct(arrays, lambda h: self._n_rows(h) * sizes[h + 1])
-        data = np.empty(total, dtype=self.dtype)
+        data = aligned(total, self.dtype)
         for h in opening:
             array = as_real(arrays[h], Place("{}[{}]", where, h))
             if array.shape != (sizes[h], n_actions, sizes[h + 1]):
@@ -210,7 +212,7 @@ class Transitions(Immutable):
         for h, array in enumerate(arrays):
             if type(array) is not np.ndarray or array.dtype != FLOAT64 or array.shape != (sizes[h], n_actions, sizes[h + 1]):
                 return False
-        data = np.empty(total)
+        data = aligned(total, worth=_WORTH_ALIGNING)
         flat = np.concatenate([array.reshape(-1) for array in arrays])
         if not ingest_dense(flat, layout.dense_block, layout.offsets, n_actions, tolerance_of(FLOAT64), data):
             return False
@@ -231,7 +233,7 @@ class Transitions(Immutable):
             if allowed is not None and not allowed.all():
                 parts[h] = parts[h][np.flatnonzero(allowed)]
         nnz = sum(part.nnz for part in parts.values())
-        data, indices = np.empty(nnz, self.dtype), np.empty(nnz, np.uint32)
+        data, indices = aligned(nnz, self.dtype), aligned(nnz, np.uint32)
         indptr = np.empty(total_rows, np.int64)
         end = 0
         for h in opening:
@@ -270,7 +272,7 @@ class Transitions(Immutable):
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def arguments(self) -> tuple[Any, ...]:
         """The seven model arguments of every kernel (see `opo_fast.kernels`)."""
         return self.kind, self.data, self.indptr, self.indices, self.block, self.layout.offsets, self.rows
@@ -317,6 +319,11 @@ class Transitions(Immutable):
         """Number of rows of each layer."""
         return [self._n_rows(h) for h in range(self.layout.horizon)]
 
+    @cached_property
+    def most_rows(self) -> int:
+        """Number of rows of the largest layer."""
+        return max(self.layer_rows)
+
     def layer_size(self, h: int) -> int:
         """Number of stored transitions from layer `h` to layer `h + 1`."""
         n_rows = self._n_rows(h)
@@ -339,7 +346,7 @@ class Transitions(Immutable):
         """Threads that are worth meeting after each layer."""
         return min(64, max(1, self._largest_layer // _WORTH_MEETING[self.kind]))
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Number of actions where the rows of whole states fill a vector of eight, else 0."""
         return self.layout.n_actions if self.action_mask is None and self.layout.n_actions in (2, 4, 8) else 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from strategies import random_model
 
 import opo_fast as of
 from opo_fast.cmdp import check_trajectory
@@ -333,3 +336,38 @@ def test_bad_trajectory_is_refused_with_the_step(name):
 def test_something_that_is_no_trajectory_is_refused():
     with pytest.raises(of.OpoError, match="trajectory is a dict without context"):
         check_trajectory(LAYOUT, MASK, {"states": []})
+
+
+@pytest.mark.parametrize("n_actions", [1, 2, 3, 4, 8, 11])
+@pytest.mark.parametrize("function", [of.evaluate, of.occupancy])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_fault_of_a_policy_is_found_wherever_it_is(n_actions, function, sparse):
+    """Kernels check a policy as they read it: in whole vectors, in what is left over, in every layer."""
+    rng = np.random.default_rng(0)
+    mdp = random_model(rng, [1, 7, 21, 9], n_actions, "csr" if sparse else "dense")
+    good = np.full(mdp.layout.shape, 1 / n_actions)
+    function(mdp, good)
+    for s in range(mdp.layout.n_states):
+        for a in {0, n_actions - 1}:
+            for value, words in (
+                (np.nan, "nan; a finite number"),
+                (np.inf, "inf; a finite number"),
+                (-np.inf, "inf; a finite number"),
+                (good[s, a] + 3e-8, "sum to 1.0000000"),
+            ):
+                bad = good.copy()
+                bad[s, a] = value
+                with pytest.raises(of.OpoError, match=rf"policy: state {s} .*{re.escape(words)}"):
+                    function(mdp, bad)
+        if n_actions > 1:
+            bad = good.copy()
+            bad[s, 0] += bad[s, 1] + 0.25
+            bad[s, 1] = -0.25
+            with pytest.raises(of.OpoError, match=rf"policy: state {s} \(layer \d\), action 1: the probability is -0\.25; at least 0"):
+                function(mdp, bad)
+        near = good.copy()
+        near[s, -1] += 8e-9
+        function(mdp, near)
+        single = near.astype(np.float32)
+        single[s, -1] += np.float32(8e-7)
+        function(mdp, single)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ._jit import inlined
-from ._simd import vadd, vget, vmin, vset, vspread2, vspread4, vswap1, vswap2, vswap4
+from ._simd import vabove, vadd, vfma, vget, vload, vmax, vmin, vmul, vset, vspread2, vspread4, vsub, vsum, vswap1, vswap2, vswap4
 
-__all__ = ["group_each", "group_min", "group_sum", "share"]
+__all__ = ["group_each", "group_min", "group_sum", "is_policy", "share"]
 
 
 @inlined
@@ -38,6 +38,43 @@ def group_each(x, width):
     if width == 4:
         return vspread4(x)
     return vset(vget(x, 0))
+
+
+@inlined
+def is_policy(policy, rows, lo, hi, width, tolerance):
+    """Whether the rows of states lo..hi-1 hold probabilities that sum to 1 within `tolerance`, up to its rounding."""
+    r = rows[lo]
+    s = lo
+    fault = 0.0
+    if width > 0:
+        one = vset(1.0)
+        zero = vset(0.0)
+        worst = zero
+        least = zero
+        strange = zero
+        while r + 8 <= rows[hi]:
+            p = vload(policy, r)
+            miss = vsub(group_sum(p, width), one)
+            worst = vmax(vmul(miss, miss), worst)
+            least = vmin(p, least)
+            # Not a number from the first on that is not finite.
+            strange = vfma(miss, zero, strange)
+            r += 8
+            s += 8 // width
+        faults = vadd(vabove(worst, vset(tolerance * tolerance)), vabove(vsub(zero, least), zero))
+        fault = vsum(vadd(faults, strange))
+    while s < hi:
+        end = rows[s + 1]
+        total = 0.0
+        least = 0.0
+        while r < end:
+            total += policy[r]
+            least = min(least, policy[r])
+            r += 1
+        if not (least >= 0.0 and abs(total - 1.0) <= tolerance):
+            fault += 1.0
+        s += 1
+    return fault == 0.0
 
 
 @inlined

@@ -16,7 +16,7 @@ __all__ = ["COMPILED", "brief", "inlined", "kernel"]
 COMPILED = not numba.config.DISABLE_JIT
 """False where NUMBA_DISABLE_JIT runs the kernels as plain Python, in one thread."""
 
-_OPTIONS: dict[str, Any] = {"error_model": "numpy"}
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 
 
 def _fingerprint() -> str:

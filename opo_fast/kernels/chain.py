@@ -136,8 +136,8 @@ def chain_steps(
                 meet(gate, n)
             else:
                 visit(
-                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, step - 1, d, w, visits,
-                    private,
+                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, step - 1, -1.0, d, w,
+                    visits, private,
                 )  # fmt: skip
                 meet(gate, n)
         to = step if greedy else step + 1

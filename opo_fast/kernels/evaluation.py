@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._groups import group_sum, share
+from ._groups import group_sum, is_policy, share
 from ._jit import inlined, kernel
 from ._simd import fma, vfma, vget, vload, vmul, vset, vstore
 from ._sync import meet
@@ -14,13 +14,45 @@ __all__ = ["backward_sweep", "expectation"]
 
 @inlined
 def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, back):
-    # The block is stored (next state, row): four next states at a time are four streams of reads. With `back` the fours
+    # The block is stored (next state, row): eight next states at a time are eight streams of reads. With `back` the eights
     # come in reverse: of a block that layers share, the part that was read last is still in the cache.
     full = lo + (hi - lo) // 8 * 8
     shift = q0 - lo
-    fours = n_next // 4
-    for four in range(fours):
-        j = 4 * (fours - 1 - four) if back else 4 * four
+    eights = n_next // 8
+    for eight in range(eights):
+        j = 8 * (eights - 1 - eight) if back else 8 * eight
+        o0 = start + j * n_rows
+        o1 = o0 + n_rows
+        o2 = o1 + n_rows
+        o3 = o2 + n_rows
+        o4 = o3 + n_rows
+        o5 = o4 + n_rows
+        o6 = o5 + n_rows
+        o7 = o6 + n_rows
+        b0 = vset(v[v0 + j])
+        b1 = vset(v[v0 + j + 1])
+        b2 = vset(v[v0 + j + 2])
+        b3 = vset(v[v0 + j + 3])
+        b4 = vset(v[v0 + j + 4])
+        b5 = vset(v[v0 + j + 5])
+        b6 = vset(v[v0 + j + 6])
+        b7 = vset(v[v0 + j + 7])
+        for i in range(lo, full, 8):
+            x = vload(q, i + shift)
+            x = vfma(vload(data, o0 + i), b0, x)
+            x = vfma(vload(data, o1 + i), b1, x)
+            x = vfma(vload(data, o2 + i), b2, x)
+            x = vfma(vload(data, o3 + i), b3, x)
+            x = vfma(vload(data, o4 + i), b4, x)
+            x = vfma(vload(data, o5 + i), b5, x)
+            x = vfma(vload(data, o6 + i), b6, x)
+            x = vfma(vload(data, o7 + i), b7, x)
+            vstore(q, i + shift, x)
+        for i in range(full, hi):
+            for k in range(8):
+                q[i + shift] = fma(data[o0 + k * n_rows + i], v[v0 + j + k], q[i + shift])
+    j = 8 * eights
+    if j + 4 <= n_next:
         o0 = start + j * n_rows
         o1 = o0 + n_rows
         o2 = o1 + n_rows
@@ -37,17 +69,17 @@ def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, ba
             x = vfma(vload(data, o3 + i), b3, x)
             vstore(q, i + shift, x)
         for i in range(full, hi):
-            y = fma(data[o0 + i], v[v0 + j], q[i + shift])
-            y = fma(data[o1 + i], v[v0 + j + 1], y)
-            y = fma(data[o2 + i], v[v0 + j + 2], y)
-            q[i + shift] = fma(data[o3 + i], v[v0 + j + 3], y)
-    for j in range(4 * fours, n_next):
+            for k in range(4):
+                q[i + shift] = fma(data[o0 + k * n_rows + i], v[v0 + j + k], q[i + shift])
+        j += 4
+    while j < n_next:
         o0 = start + j * n_rows
         b0 = vset(v[v0 + j])
         for i in range(lo, full, 8):
             vstore(q, i + shift, vfma(vload(data, o0 + i), b0, vload(q, i + shift)))
         for i in range(full, hi):
             q[i + shift] = fma(data[o0 + i], v[v0 + j], q[i + shift])
+        j += 1
 
 
 @inlined
@@ -83,7 +115,10 @@ def expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v, v0, n_nex
     instead of slices, which count references.) `back`: see `_add_expectation_dense`.
     """
     if kind == 0:
-        for k in range(hi - lo):
+        full = (hi - lo) // 8 * 8
+        for k in range(0, full, 8):
+            vstore(q, q0 + k, vload(init, i0 + k))
+        for k in range(full, hi - lo):
             q[q0 + k] = init[i0 + k]
         _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, back)
     else:
@@ -136,21 +171,24 @@ def _backward(kind, data, indptr, indices, block, layers, rows, h, lo, hi, width
 
 @kernel
 def backward_sweep(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, greedy, losses, policy, q, v
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, greedy, losses, policy, tolerance, q, v
 ):  # fmt: skip
     """Bellman backups of all layers, from the last to the first, `chunk` states at a time: what thread `me` of `n` does.
 
     With `greedy`, v is the minimum over the rows and the lowest minimiser is written to `policy`; otherwise v is the
-    mean under `policy`. `width` is the number of actions where the rows of whole states fill a vector, else 0. All
-    arrays hold all rows (q, losses, policy) or all states (v).
+    mean under `policy`. Returns 1 where that is no policy (see `is_policy`; a negative `tolerance`: not looked at).
+    `width` is the number of actions where the rows of whole states fill a vector, else 0. All arrays hold all rows
+    (q, losses, policy) or all states (v).
     """
+    fault = 0
     for h in range(block.size - 1, -1, -1):
         size = layers[h + 1] - layers[h]
         lo = layers[h] + share(size, me, n)
         hi = layers[h] + share(size, me + 1, n)
         for s in range(lo, hi, chunk):
-            _backward(
-                kind, data, indptr, indices, block, layers, rows, h, s, min(s + chunk, hi), width, greedy, losses, policy, q,
-                v,
-            )  # fmt: skip
+            end = min(s + chunk, hi)
+            if tolerance >= 0.0 and not is_policy(policy, rows, s, end, width, tolerance):
+                fault = 1
+            _backward(kind, data, indptr, indices, block, layers, rows, h, s, end, width, greedy, losses, policy, q, v)
         meet(gate, n)
+    return fault

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._groups import group_each
+from ._groups import group_each, is_policy
 from ._jit import inlined, kernel
-from ._simd import fma, vabove, vadd, vfma, vload, vload_line, vmul, vset, vstore, vsum
+from ._simd import fma, vabove, vadd, vfma, vload, vmul, vset, vstore, vsum
 from ._sync import meet
 
 __all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep"]
@@ -91,14 +91,17 @@ def merge(private, n_parts, n_next, lo, hi, d, d0):
 
 @inlined
 def visit(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, d, w, visits, private
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
 ):  # fmt: skip
     """Add the occupancy of `policies[at]` to `visits`: what thread `me` of `n` does.
 
     `d` gets the occupancy of states. Dense layers: `w` gets the weights of all rows of the layer, and each next state is
     a sum over them in one thread. CSR layers are sent on in `n_parts` fixed parts, each with a vector of its own in
     `private`, so that sums do not depend on which thread takes which part; `w` has room for `STATES` states per thread.
+    Returns 1 where the policy is none (see `is_policy`; a negative `tolerance`: not looked at).
     """
+    policy = policies[at]
+    fault = 0
     horizon = block.size
     tiny = vset(TINY)
     if me == 0:
@@ -120,13 +123,15 @@ def visit(
             step = STATES if kind == 1 else max(1, hi - lo)
             for c0 in range(lo, hi, step):
                 c1 = min(c0 + step, hi)
+                if tolerance >= 0.0 and not is_policy(policy, rows, c0, c1, width, tolerance):
+                    fault = 1
                 r = rows[c0]
                 shift = me * (w.size // n) - r if kind == 1 else -first
                 s = c0
                 if width > 0:
                     # `d` has room for a vector beyond its last state.
                     while r + 8 <= rows[c1]:
-                        y8 = vabove(vmul(group_each(vload(d, s), width), vload_line(policies, at, r)), tiny)
+                        y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
                         vstore(w, r + shift, y8)
                         vstore(visits, r, vadd(vload(visits, r), y8))
                         r += 8
@@ -135,7 +140,7 @@ def visit(
                     x = d[s]
                     end = rows[s + 1]
                     while r < end:
-                        y = x * policies[at, r]
+                        y = x * policy[r]
                         y = y if y > TINY else 0.0
                         w[r + shift] = y
                         visits[r] += y
@@ -155,13 +160,14 @@ def visit(
             else:
                 merge(private, n_parts, n_next, lo, hi, d, d0)
             meet(gate, n)
+    return fault
 
 
 @kernel
 def visit_sweep(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, d, w, visits, private
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
 ):  # fmt: skip
     """`visit` for one policy, entered by `n` threads with the same arrays and a number `me` each."""
-    visit(
-        kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, d, w, visits, private
+    return visit(
+        kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
     )  # fmt: skip
