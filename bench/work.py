@@ -183,8 +183,6 @@ def catch_up_problem(policies):
 
 
 def catch_up(policies, batched):
-    from opo_fast.kernels import chain as kernels
-
     mdp, store = catch_up_problem(policies)
     engine = engine_of([mdp])
     chain = engine._create([(0, 0)])
@@ -198,7 +196,6 @@ def catch_up(policies, batched):
         for k in range(policies):
             chain._visit(mdp.transitions, visits, k, 1)
 
-    assert kernels.LANES == 8
     return (all_at_once if batched else one_by_one), float(policies)
 
 

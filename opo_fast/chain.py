@@ -32,6 +32,8 @@ from .cmdp import context_key
 from .errors import OpoError
 from .kernels import chain as kernels
 from .kernels import packed as packed_kernels
+from .kernels._simd import LANES
+from .kernels.batch import MANY, visit_batch
 from .kernels.ingest import pack_lane
 from .kernels.weights import count_saturated
 from .layers import LayeredMDP
@@ -53,7 +55,7 @@ writes that nobody reads as long as no new dynamics turns up."""
 WORTH_THREADS = 1 << 18
 """Transitions of a chain's steps from which threads gain more than they cost."""
 BATCH_BYTES = 1 << 27
-"""Most bytes of the weights of eight policies, above which past policies go through a dynamics one by one."""
+"""Most bytes of what many policies at once need, above which past policies go through a dynamics one by one."""
 RECENT = 64
 """A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
 
@@ -223,7 +225,7 @@ class _Chain:
         """Steps for which the store has room; it grows within the budget, else past policies are dropped."""
         used = self.steps - self.first + 1
         if used + 1 > len(self.store):
-            many = self.surprised or len(history.dynamics(self.steps, n)) > kernels.LANES
+            many = self.surprised or len(history.dynamics(self.steps, n)) > LANES
             budget = self.engine.store_bytes if many else min(SMALL_STORE, self.engine.store_bytes)
             most = max(2, budget // (8 * self.width))
             size = min(most, max(2 * len(self.store), min(used + n - self.steps, 1024)))
@@ -369,19 +371,23 @@ class _Single(_Chain):
         return model.nbytes
 
     def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
-        lanes = kernels.LANES
-        if count == 1 or model.n_rows * lanes * 8 > BATCH_BYTES:
+        most, parts = max(model.layout.layer_sizes), model.parts if model.kind else 0
+        per_lane = model.most_rows + (2 + parts) * most
+        if count == 1 or 8 * LANES * per_lane > BATCH_BYTES:
             scratch = Scratch(model)
             for i in range(k, k + count):
                 visit_once(model, self.store, i, counts, scratch)
             return
-        batches = [(i, min(lanes, k + count - i)) for i in range(k, k + count, lanes)]
-        scratches = [Scratch(model, lanes) for _ in range(min(get_threads(), len(batches)))]
-        for first in range(0, len(batches), len(scratches)):
-            some = list(zip(batches[first : first + len(scratches)], scratches, strict=False))
-            run_all(kernels.visit_batch, [(*model.arguments, model.parts, self.store, i, n, x.d, x.w, x.private) for (i, n), x in some])
-            for (_, n), x in some:
-                kernels.add_lanes(x.w, n, counts)
+        many = not model.kind and count > MANY // 2 and 8 * MANY * per_lane <= BATCH_BYTES
+        widest = MANY if many else LANES
+        w, d, private = (aligned(widest * size) for size in (model.most_rows, 2 * most, parts * most))
+        sums = aligned(1024 * get_threads() if many else 0)
+        while count:
+            lanes = MANY if many and count > MANY // 2 else LANES
+            n = min(lanes, count)
+            after = (parts, lanes, self.store, k, n, d, w, counts, private, sums)
+            run_together(visit_batch, model.arguments, after, min(get_threads(), model.threads_for(lanes)))
+            k, count = k + n, count - n
 
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
         rule, scratch = self.engine.rule, Scratch(model)
@@ -399,7 +405,7 @@ class _Single(_Chain):
 class _Pack(_Chain):
     """Up to eight contexts of a small layout in lockstep."""
 
-    lanes = kernels.LANES
+    lanes = LANES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -478,7 +484,7 @@ class ChainEngine:
     @property
     def lookahead(self) -> int:
         """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
-        return get_threads() * (kernels.LANES if self.packed else 1)
+        return get_threads() * (LANES if self.packed else 1)
 
     def prefetch(self, contexts: Sequence[Any], history: History, n: int) -> None:
         """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already."""
@@ -490,7 +496,7 @@ class ChainEngine:
         if not keys or next(iter(keys)) in self._chains:
             return
         missing = [(key, context) for key, context in keys.items() if key not in self._chains]
-        lanes = kernels.LANES if self.packed else 1
+        lanes = LANES if self.packed else 1
         chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
         try:
             if n * self.packed_size * lanes < WORTH_THREADS:

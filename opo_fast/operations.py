@@ -112,20 +112,14 @@ def chunk_of(t: Transitions) -> int:
 
 
 class Scratch:
-    """Working arrays of the forward pass through one dynamics, `lanes` numbers per entry."""
+    """Working arrays of the forward pass of one policy through one dynamics."""
 
     __slots__ = ("d", "private", "w")
 
-    def __init__(self, t: Transitions, lanes: int = 1) -> None:
-        self.d = np.empty(t.layout.n_states * lanes + 8)
-        if lanes > 1:
-            size = t.n_rows * lanes
-        elif t.kind:
-            size = t.threads * STATES * t.layout.n_actions
-        else:
-            size = t.most_rows
-        self.w = aligned(size, worth=4096)
-        self.private = np.empty(t.parts * lanes * max(t.layout.layer_sizes)) if t.kind else self.w
+    def __init__(self, t: Transitions) -> None:
+        self.d = np.empty(t.layout.n_states + 8)
+        self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
+        self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
 
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:

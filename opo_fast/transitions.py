@@ -344,7 +344,11 @@ class Transitions(Immutable):
     @cached_property
     def threads(self) -> int:
         """Threads that are worth meeting after each layer."""
-        return min(64, max(1, self._largest_layer // _WORTH_MEETING[self.kind]))
+        return self.threads_for(1)
+
+    def threads_for(self, policies: int) -> int:
+        """The same where each layer is worked on for so many policies at once."""
+        return min(64, max(1, self._largest_layer * policies // _WORTH_MEETING[self.kind]))
 
     @cached_property
     def width(self) -> int:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import layer_sizes, random_mask, random_model, seeded
+from strategies import layer_sizes, random_mask, random_model, random_policy, seeded
 
 import opo_fast as of
 from opo_fast import chain as chain_module
-from opo_fast import reference
+from opo_fast import operations, reference
 from opo_fast import transitions as transitions_module
 from opo_fast.chain import ChainEngine, History
 from opo_fast.rules import ChainRule, opo_rule
@@ -429,3 +429,30 @@ def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
         engine.chain(0, history_of(pairs), 39)
     chain, lane = engine.chain(0, history_of(pairs), 39)
     assert chain.policy(lane).tobytes() == expected[-1]
+
+
+@pytest.mark.parametrize("storage", ["dense", "csr", "stationary", "stationary csr"])
+@pytest.mark.parametrize("n_actions", [1, 3, 4])
+def test_past_policies_pushed_through_a_dynamics_at_once_have_the_bits_of_one_after_the_other(storage, n_actions, large, set_threads):
+    """Batches of 8 and 32, full ones and rests, rows that fill no vector, policies that play some actions never."""
+    large()
+    rng = np.random.default_rng(1)
+    for sizes in ([1, 1, 1], [1, 6, 6, 6], [1, 17, 17]) if storage.startswith("stationary") else ([1, 2, 11, 9, 1], [1, 40, 7]):
+        for masked in (False, True):
+            model = random_model(rng, sizes, n_actions, storage, masked=masked, density=0.6)
+            t, engine = model.transitions, ChainEngine(model.layout, model.action_mask, rule_of(model.layout), None, 0)
+            chain = chain_module._Single(engine, [0])
+            policies = np.array([random_policy(rng, model, deterministic=k % 2 == 0) for k in range(71)])
+            chain.store = np.ascontiguousarray([t.gather(policy) for policy in policies])
+            before = rng.random(t.n_rows)
+            for first, count in ((0, 1), (0, 2), (3, 8), (3, 9), (5, 16), (5, 17), (0, 32), (2, 33), (1, 49), (0, 71)):
+                expected = before.copy()
+                for k in range(first, first + count):
+                    operations.visit_once(t, chain.store, k, expected, operations.Scratch(t))
+                literal = before + sum(t.gather(reference.occupancy(model, policy)) for policy in policies[first : first + count])
+                np.testing.assert_allclose(expected, literal, rtol=1e-12, atol=1e-13)
+                for threads in (1, 2, 3):
+                    set_threads(threads)
+                    counts = before.copy()
+                    chain._visit(t, counts, first, count)
+                    assert counts.tobytes() == expected.tobytes(), (sizes, masked, first, count, threads)

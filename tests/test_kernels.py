@@ -23,7 +23,7 @@ from opo_fast import chain as chain_module
 from opo_fast import layers, operations
 from opo_fast import transitions as transitions_module
 from opo_fast.kernels import _jit
-from opo_fast.kernels._simd import EXP_MIN, fma, sexp, vabove, vexp, vfma, vload, vmax, vmin, vset, vstore, vsum
+from opo_fast.kernels._simd import EXP_MIN, fma, sexp, vabove, vexp, vfma, vload, vmax, vmin, vset, vstore, vsum, vtranspose
 
 ROOT = pathlib.Path(of.__file__).parents[1]
 INTERPRETED = bool(numba.config.DISABLE_JIT)
@@ -441,6 +441,22 @@ def test_words():
         np.testing.assert_allclose(out[24:32], a * b + c, rtol=0, atol=1e-15)
         assert out[33] == out[24]
         assert (out[34:] == a[1]).all()
+
+
+@numba.njit
+def _transposed(a, out):
+    i = 0
+    for line in vtranspose(
+        vload(a, 0), vload(a, 8), vload(a, 16), vload(a, 24), vload(a, 32), vload(a, 40), vload(a, 48), vload(a, 56)
+    ):  # fmt: skip
+        vstore(out, i, line)
+        i += 8
+
+
+def test_eight_vectors_are_transposed():
+    a, out = np.arange(64.0), np.empty(64)
+    _transposed(a, out)
+    assert out.reshape(8, 8).tolist() == a.reshape(8, 8).T.tolist()
 
 
 def test_lanes_are_summed_in_the_written_order():

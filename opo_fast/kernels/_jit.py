@@ -10,13 +10,18 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.registry import cpu_target
 
 __all__ = ["COMPILED", "brief", "inlined", "kernel"]
 
 COMPILED = not numba.config.DISABLE_JIT
 """False where NUMBA_DISABLE_JIT runs the kernels as plain Python, in one thread."""
 
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"error_model": "numpy"}
+if hasattr(cpu_target.options, "_nrt"):
+    # Kernels make no arrays. With Numba's runtime, each part that is inlined into a kernel counts the references of its
+    # arrays, once a layer: a third of a small sweep. The option is not a public one, hence the question.
+    _OPTIONS["_nrt"] = False
 
 
 def _fingerprint() -> str:

@@ -19,6 +19,7 @@ from numba.extending import intrinsic, models, register_model
 
 __all__ = [
     "EXP_MIN",
+    "LANES",
     "fma",
     "sexp",
     "vabove",
@@ -42,7 +43,11 @@ __all__ = [
     "vswap1",
     "vswap2",
     "vswap4",
+    "vtranspose",
 ]
+
+LANES = 8
+"""Numbers of a vector."""
 
 EXP_MIN = -690.0
 """Below this exponent `vexp` and `sexp` are exactly 0: the results stay clear of the slow subnormal numbers."""
@@ -173,6 +178,21 @@ if not numba.config.DISABLE_JIT:
 
         return types.void(array, types.int64, _v8), generate
 
+    @intrinsic
+    def vtranspose(typingctx: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+        """Vectors whose lane i is lane 0, 1, ... of the i-th vector given."""
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            lines = list(args)
+            for step in (1, 2, 4):
+                # Line i keeps the lanes that agree with it in this bit and takes the others from its partner.
+                orders = [[lane if lane & step == i & step else 8 + (lane ^ step) for lane in range(8)] for i in range(8)]
+                constants = [ir.Constant(ir.VectorType(_I32, 8), order) for order in orders]
+                lines = [builder.shuffle_vector(lines[i], lines[i ^ step], constants[i]) for i in range(8)]
+            return context.make_tuple(builder, sig.return_type, lines)
+
+        return types.UniTuple(_v8, 8)(*[_v8] * 8), generate
+
     def _build_sum(builder: Any, v: Any) -> Any:
         for step in (4, 2, 1):
             order = ir.Constant(ir.VectorType(_I32, 8), [(lane + step) % 8 for lane in range(8)])
@@ -245,6 +265,9 @@ else:
 
     def vspread4(v: Any) -> Any:
         return np.repeat(v[:2], 4)
+
+    def vtranspose(*lines: Any) -> Any:
+        return tuple(np.array(lines).T)
 
     def vget(v: Any, i: Any) -> Any:
         return v[i]
