@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -108,6 +109,11 @@ class Layout(Immutable):
     def rows(self) -> Array:
         """First row of each state where every action is allowed, `n_states + 1` entries."""
         return frozen(np.arange(self.n_states + 1, dtype=np.int64) * self.n_actions)
+
+    @cached_property
+    def dense_shapes(self) -> list[tuple[int, int, int]]:
+        """The shape (S_h, A, S_h+1) of the dense transitions of each layer but the last."""
+        return [(n, self.n_actions, n_next) for n, n_next in itertools.pairwise(self.layer_sizes)]
 
     @cached_property
     def dense_block(self) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from .kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
 from .kernels.scores import path_probabilities
 from .layout import Immutable, Layout, aligned, as_mask
 
-__all__ = ["CSR", "DENSE", "Transitions", "as_csr", "as_transitions", "stored_arrays"]
+__all__ = ["CSR", "DENSE", "Transitions", "as_csr", "as_transitions", "is_plain", "stored_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +70,8 @@ class Transitions(Immutable):
         dtype: npt.DTypeLike = np.float64,
         where: str | Place = "transitions",
     ) -> None:
+        if action_mask is None and (dtype is np.float64 or dtype is FLOAT64) and self._fill_small(layout, arrays):
+            return
         self.layout = layout
         self.dtype = as_dtype(dtype)
         self.action_mask = as_mask(layout, action_mask)
@@ -180,10 +183,9 @@ class Transitions(Immutable):
         return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
 
     def _fill_dense(self, arrays: Sequence[Any], where: str | Place) -> None:
-        if self._fill_small(arrays):
-            return
         sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
         opening, total = self._distinct(arrays, lambda h: self._n_rows(h) * sizes[h + 1])
+        self.block[-1] = total
         data = aligned(total, self.dtype)
         for h in opening:
             array = as_real(arrays[h], Place("{}[{}]", where, h))
@@ -202,22 +204,20 @@ class Transitions(Immutable):
                 raise self._fault(code, h, where, float(entry), int(place[1]), place[0], sums)
         self.data, self.indptr, self.indices = frozen(data), _NO_POINTER, _NO_INDICES
 
-    def _fill_small(self, arrays: Sequence[Any]) -> bool:
+    def _fill_small(self, layout: Layout, arrays: Any) -> bool:
         """The common small case in one kernel call; whatever is special or wrong is left to the general way."""
-        layout = self.layout
         total = int(layout.dense_block[-1])
-        if self.action_mask is not None or total > _SMALL or self.dtype != FLOAT64 or not arrays or len(set(map(id, arrays))) < len(arrays):
+        if total > _SMALL or not is_plain(arrays, layout) or len(set(map(id, arrays))) < len(arrays):
             return False
-        sizes, n_actions = layout.layer_sizes, layout.n_actions
-        for h, array in enumerate(arrays):
-            if type(array) is not np.ndarray or array.dtype != FLOAT64 or array.shape != (sizes[h], n_actions, sizes[h + 1]):
-                return False
         data = aligned(total, worth=_WORTH_ALIGNING)
-        flat = np.concatenate([array.reshape(-1) for array in arrays])
-        if not ingest_dense(flat, layout.dense_block, layout.offsets, n_actions, tolerance_of(FLOAT64), data):
+        flat = np.concatenate(arrays, axis=None)
+        if not ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), data):
             return False
-        self.block = layout.dense_block
-        self.data, self.indptr, self.indices = frozen(data), _NO_POINTER, _NO_INDICES
+        # At once, past the question whether attributes may still be set: a small run makes several of these an episode.
+        vars(self).update(
+            layout=layout, dtype=FLOAT64, action_mask=None, rows=layout.rows, pairs=None, kind=DENSE, block=layout.dense_block,
+            data=frozen(data), indptr=_NO_POINTER, indices=_NO_INDICES, _sealed=True,
+        )  # fmt: skip
         return True
 
     def _fill_csr(self, arrays: Sequence[Any], where: str | Place) -> None:
@@ -403,6 +403,19 @@ class Transitions(Immutable):
     def __repr__(self) -> str:
         kind = "CSR" if self.kind == CSR else "dense"
         return f"<Transitions {kind} of {self.layout!r}: {self.n_transitions} transitions, {self.nbytes / 2**20:.3g} MiB>"
+
+
+_shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
+
+
+def is_plain(arrays: Any, layout: Layout) -> bool:
+    """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one."""
+    return (
+        type(arrays) is list
+        and set(map(type, arrays)) == {np.ndarray}
+        and list(map(_shape, arrays)) == layout.dense_shapes
+        and set(map(_dtype, arrays)) == {FLOAT64}
+    )
 
 
 def as_transitions(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError, Place
 from ..layout import Layout
 from ..store import LRU
-from ..transitions import Transitions
+from ..transitions import Transitions, is_plain
 from .log import TrajectoryLog
 
 __all__ = ["FiniteDynamicsClass", "FiniteDynamicsOracle", "FiniteLossClass", "FiniteLossOracle"]
@@ -202,12 +201,15 @@ class FiniteLossOracle(_FiniteOracle):
         return np.asarray(np.square(predicted - trajectory.losses).sum(axis=1))
 
 
+class _Dynamics(NamedTuple):
+    """What the candidates say at a context, and whether each is a list of float64 arrays."""
+
+    models: list[Any]
+    all_plain: bool
+
+
 class FiniteDynamicsOracle(_FiniteOracle):
     """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible."""
-
-    def __init__(self, function_class: Any, layout: Layout) -> None:
-        super().__init__(function_class, layout)
-        self._shapes = [(n, layout.n_actions, n_next) for n, n_next in itertools.pairwise(layout.layer_sizes)]
 
     def fit(self) -> int:
         """Index of the candidate of greatest log-likelihood; of equals the lowest."""
@@ -215,30 +217,24 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def transitions(self, fit: Hashable, context: Any) -> Any:
         """Transitions of candidate `fit`."""
-        return self._answer(context)[fit]
+        return self._answer(context).models[fit]
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
         return abs(float(self._gains_once(trajectory)[fit]))  # type: ignore[call-overload]
 
-    def _ask(self, context: Any) -> tuple[list[Any], int]:
-        answers, size = [], 0
+    def _ask(self, context: Any) -> tuple[_Dynamics, int]:
+        answers, all_plain, size, plain = [], True, 0, 8 * int(self.layout.dense_block[-1])
         for i, model in enumerate(self.function_class.models):
             answer = model(context)
-            if not self._is_plain(answer):
+            if is_plain(answer, self.layout):
+                size += plain
+            else:
+                all_plain = False
                 answer = self._checked_answer(answer, Place("dynamics candidate {} at context {!r}", i, context))
+                size += answer.nbytes if isinstance(answer, Transitions) else sum(map(_bytes, answer))
             answers.append(answer)
-            size += answer.nbytes if isinstance(answer, Transitions) else sum(map(_bytes, answer))
-        return answers, size
-
-    def _is_plain(self, answer: Any) -> bool:
-        """Whether an answer is the common case: a list of float64 arrays of the right shapes."""
-        if type(answer) is not list or len(answer) != len(self._shapes):
-            return False
-        for array, shape in zip(answer, self._shapes, strict=True):
-            if type(array) is not np.ndarray or array.dtype != FLOAT64 or array.shape != shape:
-                return False
-        return True
+        return _Dynamics(answers, all_plain), size
 
     def _checked_answer(self, answer: Any, where: Any) -> Any:
         """Arrays of the right shapes; their entries are looked at when they are needed."""
@@ -273,8 +269,8 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def _along(self, trajectory: Trajectory) -> Array:
         """P(s_{h+1} | s_h, a_h) of each candidate (rows) for h = 1..H-1 (columns)."""
-        answers = self._answer(trajectory.context)
-        if all(type(answer) is list and all(type(array) is np.ndarray for array in answer) for answer in answers):
+        answers, all_plain = self._answer(trajectory.context)
+        if all_plain:
             local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
             steps = list(zip(local[:-2], actions, local[1:-1], strict=False))
             p = np.array([[array.item(step) for array, step in zip(answer, steps, strict=True)] for answer in answers], dtype=np.float64)

@@ -32,12 +32,12 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
-        p = along(self._answer(trajectory.context)[fit], trajectory, self.layout)
+        p = along(self._answer(trajectory.context).models[fit], trajectory, self.layout)
         with np.errstate(divide="ignore"):
             return abs(float(np.log(p).sum()))
 
     def _gains(self, trajectory: Trajectory) -> Array:
-        answers = self._answer(trajectory.context)
+        answers = self._answer(trajectory.context).models
         states, actions = trajectory.states.tolist(), trajectory.actions.tolist()
         observed = self._along(trajectory)
         norms = np.array([self._norms(answer, states, actions) for answer in answers])
