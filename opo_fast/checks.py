@@ -156,7 +156,7 @@ def as_losses_2d(losses: Any, where: str | Place) -> Array:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    for known in (np.dtype(np.float64), np.dtype(np.float32)):
+    for known in (FLOAT64, FLOAT32):
         with contextlib.suppress(TypeError):
             if known == np.dtype(dtype):
                 return known
