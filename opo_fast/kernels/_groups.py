@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ._jit import inlined
 from ._simd import vabove, vadd, vfma, vget, vload, vmax, vmin, vmul, vset, vspread2, vspread4, vsub, vsum, vswap1, vswap2, vswap4
 
-__all__ = ["group_each", "group_min", "group_sum", "is_policy", "share"]
+__all__ = ["AHEAD", "group_each", "group_min", "group_sum", "is_policy", "share", "worth_prefetching"]
+
+AHEAD = np.uint64(256)
+"""How many transitions before their use memory is asked for them."""
+_FROM_MEMORY = 1 << 20
+"""Transitions of a block from which they come from memory, not from a cache."""
+
+
+@inlined
+def worth_prefetching(indptr, start, n_rows):
+    """Whether a CSR block of `n_rows` rows is so large that the processor's own prefetching is not enough."""
+    return indptr[start + n_rows] - indptr[start] >= _FROM_MEMORY
 
 
 @inlined

@@ -21,6 +21,7 @@ __all__ = [
     "EXP_MIN",
     "LANES",
     "fma",
+    "prefetch",
     "sexp",
     "vabove",
     "vadd",
@@ -179,6 +180,19 @@ if not numba.config.DISABLE_JIT:
         return types.void(array, types.int64, _v8), generate
 
     @intrinsic
+    def prefetch(typingctx: Any, array: Any, i: Any) -> Any:
+        """Start to load the line of element `i`, which may lie beyond the array."""
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            pointer = _address(context, builder, sig.args[0], args[0], args[1], ir.IntType(8))
+            function = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+            read, near, is_data = (ir.Constant(_I32, x) for x in (0, 3, 1))
+            builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8"), [pointer, read, near, is_data])
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64), generate
+
+    @intrinsic
     def vtranspose(typingctx: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
         """Vectors whose lane i is lane 0, 1, ... of the i-th vector given."""
 
@@ -265,6 +279,9 @@ else:
 
     def vspread4(v: Any) -> Any:
         return np.repeat(v[:2], 4)
+
+    def prefetch(array: Any, i: Any) -> None:
+        pass
 
     def vtranspose(*lines: Any) -> Any:
         return tuple(np.array(lines).T)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._groups import group_sum, is_policy, share
+from ._groups import AHEAD, group_sum, is_policy, share, worth_prefetching
 from ._jit import inlined, kernel
-from ._simd import fma, vfma, vget, vload, vmul, vset, vstore
+from ._simd import fma, prefetch, vfma, vget, vload, vmul, vset, vstore
 from ._sync import meet
 
 __all__ = ["backward_sweep", "expectation"]
@@ -83,19 +83,33 @@ def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, ba
 
 
 @inlined
-def _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, init, i0, q, q0):
+def _add_expectation_csr(data, indptr, indices, start, n_rows, lo, hi, v, v0, init, i0, q, q0):
     # Four partial sums per row: one would wait for each multiply-add to finish. An unsigned position skips the test
     # for negative indices.
     base = np.uint64(v0)
+    ask = worth_prefetching(indptr, start, n_rows)
     for i in range(lo, hi):
         p = np.uint64(indptr[start + i])
         end = np.uint64(indptr[start + i + 1])
-        last = end - (end - p) % np.uint64(4)
+        if ask:
+            prefetch(data, p + AHEAD)
+            prefetch(indices, p + AHEAD)
+        eights = end - (end - p) % np.uint64(8)
         x0 = init[i - lo + i0]
         x1 = 0.0
         x2 = 0.0
         x3 = 0.0
-        while p < last:
+        while p < eights:
+            x0 = fma(data[p], v[base + indices[p]], x0)
+            x1 = fma(data[p + np.uint64(1)], v[base + indices[p + np.uint64(1)]], x1)
+            x2 = fma(data[p + np.uint64(2)], v[base + indices[p + np.uint64(2)]], x2)
+            x3 = fma(data[p + np.uint64(3)], v[base + indices[p + np.uint64(3)]], x3)
+            x0 = fma(data[p + np.uint64(4)], v[base + indices[p + np.uint64(4)]], x0)
+            x1 = fma(data[p + np.uint64(5)], v[base + indices[p + np.uint64(5)]], x1)
+            x2 = fma(data[p + np.uint64(6)], v[base + indices[p + np.uint64(6)]], x2)
+            x3 = fma(data[p + np.uint64(7)], v[base + indices[p + np.uint64(7)]], x3)
+            p += np.uint64(8)
+        if end - p >= np.uint64(4):
             x0 = fma(data[p], v[base + indices[p]], x0)
             x1 = fma(data[p + np.uint64(1)], v[base + indices[p + np.uint64(1)]], x1)
             x2 = fma(data[p + np.uint64(2)], v[base + indices[p + np.uint64(2)]], x2)
@@ -122,7 +136,7 @@ def expectation(kind, data, indptr, indices, start, n_rows, lo, hi, v, v0, n_nex
             q[q0 + k] = init[i0 + k]
         _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, back)
     else:
-        _add_expectation_csr(data, indptr, indices, start, lo, hi, v, v0, init, i0, q, q0)
+        _add_expectation_csr(data, indptr, indices, start, n_rows, lo, hi, v, v0, init, i0, q, q0)
 
 
 @inlined

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._groups import group_each, is_policy
+from ._groups import AHEAD, group_each, is_policy, worth_prefetching
 from ._jit import inlined, kernel
-from ._simd import fma, vabove, vadd, vfma, vload, vmul, vset, vstore, vsum
+from ._simd import fma, prefetch, vabove, vadd, vfma, vload, vmul, vset, vstore, vsum
 from ._sync import meet
 
 __all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep"]
@@ -65,14 +65,18 @@ def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0, back):
 
 
 @inlined
-def spread_csr(data, indptr, indices, start, lo, hi, w, w0, d, d0):
+def spread_csr(data, indptr, indices, start, n_rows, lo, hi, w, w0, d, d0):
     """Add what rows lo..hi-1 send to the next states: d[d0 + j] += P(j | row i) w[w0 + i - lo]."""
     base = np.uint64(d0)
+    ask = worth_prefetching(indptr, start, n_rows)
     for i in range(lo, hi):
         x = w[w0 + i - lo]
         if x != 0.0:
             p = np.uint64(indptr[start + i])
             end = np.uint64(indptr[start + i + 1])
+            if ask:
+                prefetch(data, p + AHEAD)
+                prefetch(indices, p + AHEAD)
             while p < end:
                 j = base + indices[p]
                 d[j] = fma(data[p], x, d[j])
@@ -148,8 +152,8 @@ def visit(
                     s += 1
                 if kind == 1 and n_next > 0:
                     spread_csr(
-                        data, indptr, indices, block[h], rows[c0] - first, rows[c1] - first, w, me * (w.size // n), private,
-                        p * n_next,
+                        data, indptr, indices, block[h], rows[layers[h + 1]] - first, rows[c0] - first, rows[c1] - first, w,
+                        me * (w.size // n), private, p * n_next,
                     )  # fmt: skip
         if h < horizon - 1:
             meet(gate, n)
