@@ -16,6 +16,8 @@ from .kernels.ingest import check_unit
 
 __all__ = [
     "FLOAT64",
+    "MANY",
+    "as_array",
     "as_distribution",
     "as_dtype",
     "as_losses_2d",
@@ -23,16 +25,24 @@ __all__ = [
     "as_real",
     "checked_unit",
     "frozen",
+    "having",
     "instance",
     "items",
+    "labels_of",
+    "pair_of",
     "read_only",
     "real",
+    "shown",
     "tolerance_of",
+    "truth",
     "whole",
 ]
 
 Array = npt.NDArray[Any]
 
+LARGEST = (1 << 63) - 1
+MANY = 1_000_000
+"""Of things that are made one by one (steps, contexts, candidates): more would fit into no memory, or take for ever."""
 FLOAT64, FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 
 
@@ -47,15 +57,32 @@ def read_only(array: Array) -> Array:
     return frozen(array.view())
 
 
-def whole(value: Any, name: str, *, least: int, most: int | None = None) -> int:
-    """`value` as an int within [least, most], or an error that names it."""
+def truth(value: Any, name: str) -> bool:
+    """`value` as a bool, or an error that names it."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise OpoError(f"{name} is {shown(value)}: True or False is needed")
+    return bool(value)
+
+
+def shown(value: Any) -> str:
+    """`value` for a message: its repr, or the beginning of a long one."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python prints
+        return f"a {type(value).__name__} too long to print"
+    return text if len(text) <= 200 else f"{text[:180]}..."
+
+
+def whole(value: Any, name: str, *, least: int, most: int | None = LARGEST) -> int:
+    """`value` as an int within [least, most], or an error that names it; seeds alone may be of any size."""
     scalar = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
     if not scalar and not (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu"):
-        raise OpoError(f"{name} is {value!r}: a whole number is needed")
+        raise OpoError(f"{name} is {shown(value)}: a whole number is needed")
     number = int(value)
     if number < least or (most is not None and number > most):
-        span = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise OpoError(f"{name} is {number}: a whole number {span} is needed")
+        open_ended = most is None or (number < least and most >= MANY)
+        span = f"at least {least}" if open_ended else f"from {least} to {most}"
+        raise OpoError(f"{name} is {shown(number)}: a whole number {span} is needed")
     return number
 
 
@@ -66,7 +93,7 @@ def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, str
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
-        raise OpoError(f"{name} is {value!r}: a number is needed") from None
+        raise OpoError(f"{name} is {shown(value)}: a number is needed") from None
     except OverflowError:
         number = np.inf
     inside = least < number < most if strict else least <= number <= most
@@ -79,11 +106,14 @@ def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, str
     return number
 
 
-def items(values: Any, name: str, of: str) -> list[Any]:
-    """`values`, any iterable but a text, as a list of what `of` names in the plural, or an error that names it."""
+def items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any]:
+    """`values`, any iterable but a text, as a list (with `some` not empty) of what `of` names in the plural, or an error."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise OpoError(f"{name} is a {type(values).__name__}: a sequence of {of} is needed")
-    return list(values)
+    listed = list(values)
+    if some and not listed:
+        raise OpoError(f"{name}: at least one is needed, got none")
+    return listed
 
 
 def instance(value: Any, name: str, *kinds: type, needed: str = "") -> None:
@@ -97,7 +127,38 @@ def as_path(path: Any, name: str = "path") -> str:
     try:
         return os.fsdecode(path)
     except TypeError:
-        raise OpoError(f"{name} is {path!r}: a path is needed") from None
+        raise OpoError(f"{name} is {shown(path)}: a path is needed") from None
+
+
+def having(value: Any, name: str, attributes: Iterable[str], needed: str) -> None:
+    """Refuse a `value` that lacks one of these attributes."""
+    for attribute in attributes:
+        if not hasattr(value, attribute):
+            raise OpoError(f"{name} is a {type(value).__name__} without {attribute}: {needed} is needed")
+
+
+def labels_of(values: Any, n: int, name: str, of: str) -> tuple[str, ...]:
+    """One text for each of `n` things, which `of` names in the plural."""
+    labels = tuple(map(str, items(values, name, "texts")))
+    if len(labels) != n:
+        raise OpoError(f"{name} has {len(labels)} entries: one for each of the {n} {of} is needed")
+    return labels
+
+
+def pair_of(value: Any, name: str, of: str) -> tuple[float, float]:
+    """Two finite numbers."""
+    entries = items(value, name, "two numbers") if not isinstance(value, (str, bytes)) and isinstance(value, Iterable) else []
+    if len(entries) != 2:
+        raise OpoError(f"{name} is {shown(value)}: a pair {of} is needed")
+    return real(entries[0], f"{name}[0]", least=-np.inf), real(entries[1], f"{name}[1]", least=-np.inf)
+
+
+def as_array(values: Any, name: str | Place) -> Array:
+    """`values` as an ndarray of whatever dtype; ragged ones are refused."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise OpoError(f"{name} is not a rectangular array: {error}") from None
 
 
 def as_real(array: Any, name: str | Place) -> Array:
@@ -106,10 +167,7 @@ def as_real(array: Any, name: str | Place) -> Array:
         return array
     if sp.issparse(array):
         raise OpoError(f"{name} is a sparse array: a dense one is needed")
-    try:
-        result = np.asarray(array)
-    except ValueError as error:
-        raise OpoError(f"{name} is not a rectangular array: {error}") from None
+    result = as_array(array, name)
     if np.ma.isMaskedArray(array):
         raise OpoError(f"{name} is a masked array: fill it first")
     if result.dtype.kind in "iub":
@@ -160,7 +218,7 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
         with contextlib.suppress(TypeError):
             if known == np.dtype(dtype):
                 return known
-    raise OpoError(f"dtype is {dtype!r}: float64 or float32 is needed")
+    raise OpoError(f"dtype is {shown(dtype)}: float64 or float32 is needed")
 
 
 def tolerance_of(*dtypes: npt.DTypeLike) -> float:

@@ -20,7 +20,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from . import __version__, agents, envs
-from .checks import whole
+from .checks import MANY, whole
 from .errors import OpoError
 from .layout import Layout
 from .simulate import SimulationResult, simulate
@@ -177,7 +177,7 @@ def run(
     """
     console = Console()
     set_threads(None if threads is None else whole(threads, "threads", least=1))
-    whole(seed, "seed", least=0)
+    whole(seed, "seed", least=0, most=None)
     cmdp = envs.make(env, **_options(horizon, settings))
     entry = agents.registry.info(agent)
     if agent == "opo" and bonus_scale is None and env in envs.names():
@@ -316,7 +316,7 @@ def theory(
             raise OpoError(f"--set is {settings[0]!r}, which is an option of an environment: name one, or leave it out")
         defaults = {"states": 20, "actions": 4, "losses": 10.0, "dynamics": 10.0}
         size = {name: defaults[name] if value is None else value for name, value in given.items()}
-        layout = _layers(whole(5 if horizon is None else horizon, "horizon", least=1), int(size["states"]), int(size["actions"]))
+        layout = _layers(whole(5 if horizon is None else horizon, "horizon", least=1, most=MANY), int(size["states"]), int(size["actions"]))
         n_losses, n_dynamics = size["losses"], size["dynamics"]
     sizes: dict[str, float] = {"loss_class_size": n_losses, "dynamics_class_size": n_dynamics, "delta": delta}
     used = parameters(layout, episodes, **sizes, bonus_scale=bonus_scale, eta_scale=eta_scale)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from .checks import as_distribution, frozen
+from .checks import as_array, as_distribution, frozen, having, instance, labels_of, shown
 from .errors import OpoError
 from .kernels.ingest import check_path
 from .layers import LayeredMDP
@@ -89,16 +89,13 @@ class FiniteContexts:
         if not self.mdps:
             raise OpoError("mdps: at least one model is needed, got none")
         for c, mdp in enumerate(self.mdps):
-            if not isinstance(mdp, LayeredMDP):
-                raise OpoError(f"mdps[{c}] is a {type(mdp).__name__}: an opo_fast.LayeredMDP is needed")
+            instance(mdp, f"mdps[{c}]", LayeredMDP)
             if mdp.layout != self.mdps[0].layout:
                 raise OpoError(f"mdps[{c}] has {mdp.layout!r}: the layout of mdps[0], {self.mdps[0].layout!r}, is needed")
         n = len(self.mdps)
         p = np.full(n, 1 / n) if probabilities is None else as_distribution(probabilities, n, "probabilities", "context")
         self.probabilities = p.astype(np.float64)
-        self.labels = tuple(str(c) for c in range(n)) if labels is None else tuple(map(str, labels))
-        if len(self.labels) != n:
-            raise OpoError(f"labels has {len(self.labels)} entries: one for each of the {n} contexts is needed")
+        self.labels = labels_of(range(n) if labels is None else labels, n, "labels", "contexts")
         self.name = name
         self._cumulative = np.cumsum(self.probabilities)
         self._last = int(np.flatnonzero(p)[-1])
@@ -110,13 +107,14 @@ class FiniteContexts:
 
     def sample_context(self, rng: np.random.Generator) -> int:
         """Draw a context from one uniform."""
+        having(rng, "rng", ("random",), "a numpy.random.Generator")
         return min(int(np.searchsorted(self._cumulative, rng.random(), side="right")), self._last)
 
     def mdp(self, context: Any) -> LayeredMDP:
         """The true model of a context."""
         if isinstance(context, (int, np.integer)) and 0 <= context < len(self.mdps):
             return self.mdps[int(context)]
-        raise OpoError(f"context is {context!r}: a whole number from 0 to {len(self.mdps) - 1} is needed")
+        raise OpoError(f"context is {shown(context)}: a whole number from 0 to {len(self.mdps) - 1} is needed")
 
 
 def context_key(context: Any) -> Hashable:
@@ -140,13 +138,11 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
     passed = getattr(trajectory, "_passed", None)
     if passed is not None and passed[0] is layout and (action_mask is None or passed[1] is action_mask):
         return trajectory  # type: ignore[no-any-return]
-    for name in ("context", "states", "actions", "losses"):
-        if not hasattr(trajectory, name):
-            raise OpoError(f"trajectory is a {type(trajectory).__name__} without {name}: an opo_fast.Trajectory is needed")
+    having(trajectory, "trajectory", ("context", "states", "actions", "losses"), "an opo_fast.Trajectory")
     horizon = layout.horizon
     arrays = {}
     for name, length, kinds in (("states", horizon + 1, "iu"), ("actions", horizon, "iu"), ("losses", horizon, "iufb")):
-        array = np.asarray(getattr(trajectory, name))
+        array = as_array(getattr(trajectory, name), f"trajectory.{name}")
         if array.shape != (length,):
             raise OpoError(f"trajectory.{name} has shape {array.shape}: ({length},) is needed")
         if array.dtype.kind not in kinds:

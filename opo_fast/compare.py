@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import agents as registry
-from .checks import whole
+from .checks import MANY, having, instance, items, whole
 from .cmdp import ContextualMDP, Trajectory
 from .errors import OpoError
 from .plots import regret_curves
@@ -179,9 +179,14 @@ def compare(
         After Ctrl-C: of the runs that were finished.
     """
     episodes = whole(episodes, "episodes", least=1)
-    numbers = range(whole(seeds, "seeds", least=1)) if isinstance(seeds, (int, np.integer)) else list(seeds)
+    having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
+    if isinstance(seeds, (int, np.integer)):
+        numbers: Sequence[int] = range(whole(seeds, "seeds", least=1, most=MANY))
+    else:
+        numbers = [whole(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(items(seeds, "seeds", "seeds"))]
     chosen = registry.names(cmdp.layout) if agents is None else agents
-    makers = dict(chosen) if isinstance(chosen, Mapping) else {name: name for name in chosen}
+    makers = dict(chosen) if isinstance(chosen, Mapping) else {registry.info(name).name: name for name in items(chosen, "agents", "names")}
+    instance({} if options is None else options, "options", Mapping, needed="a mapping from labels to keyword arguments")
     if not makers:
         raise OpoError("agents: at least one agent is needed, got none")
     given = {label: dict((options or {}).get(label, {})) for label in makers}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .checks import as_distribution, as_losses_2d, as_real, frozen, whole
+from .checks import MANY, as_array, as_distribution, as_losses_2d, as_real, frozen, instance, whole
 from .errors import OpoError
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
 from .store import reading, writing
@@ -54,8 +54,7 @@ class LayeredMDP(Immutable):
         *,
         dtype: npt.DTypeLike = np.float64,
     ) -> None:
-        if not isinstance(layout, Layout):
-            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        instance(layout, "layout", Layout)
         mask = None if action_mask is None else cast(Array, action_mask)
         self.transitions = as_transitions(layout, transitions, mask, dtype=dtype)
         self.layout = layout
@@ -93,7 +92,7 @@ class LayeredMDP(Immutable):
         """
         base = as_losses_2d(losses, "losses")
         n_states, n_actions = base.shape
-        horizon = whole(horizon, "horizon", least=1)
+        horizon = whole(horizon, "horizon", least=1, most=MANY)
         sparse = sp.issparse(P)
         array = P if sparse else as_real(P, "P")
         shape = (n_states * n_actions, n_states) if sparse else (n_states, n_actions, n_states)
@@ -104,7 +103,7 @@ class LayeredMDP(Immutable):
         if sparse:
             array = as_csr(P, "P")
         mask = None if action_mask is None else as_mask_2d(action_mask, (n_states, n_actions), "action_mask")
-        if np.ndim(start) == 0:
+        if as_array(start, "start").ndim == 0:
             state = whole(start, "start", least=0, most=n_states - 1)
             first: Any = array[state * n_actions : (state + 1) * n_actions] if sparse else array[state : state + 1]
             head, head_mask, steps = base[state : state + 1], None if mask is None else mask[state : state + 1], horizon - 1
@@ -149,13 +148,13 @@ class LayeredMDP(Immutable):
             The values of the first layer's single state; needed where the first layer is not a copy of one of the S
             states. Default: the uniform policy's row, for a policy.
         """
-        array = np.asarray(values)
+        array = as_array(values, "values")
         sizes = set(self.layout.layer_sizes[1:])
         if array.ndim < 1 or sizes - {array.shape[0]}:
             raise OpoError(
                 f"values has shape {array.shape}: its first axis must be the size of every layer after the first, {sorted(sizes)}"
             )
-        head = self.uniform_policy()[0] if first is None else np.asarray(first)
+        head = self.uniform_policy()[0] if first is None else as_array(first, "first")
         if head.shape != array.shape[1:]:
             given = "first" if first is None else f"first has shape {head.shape}"
             raise OpoError(f"{given}: a value of shape {array.shape[1:]}, that of a row of values, is needed for the first state")

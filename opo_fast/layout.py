@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .checks import as_real, checked_unit, frozen, whole
+from .checks import as_array, as_real, checked_unit, frozen, whole
 from .errors import OpoError, Place
 
 __all__ = ["Immutable", "Layout", "aligned", "as_losses", "as_mask", "as_mask_2d", "uniform_policy"]
@@ -158,7 +158,7 @@ def as_mask(layout: Layout, mask: Any) -> Array | None:
 
 
 def as_mask_2d(mask: Any, shape: tuple[int, int], name: str, layout: Layout | None = None) -> Array:
-    array = np.array(mask)
+    array = np.array(as_array(mask, name))
     if array.dtype != np.bool_:
         raise OpoError(f"{name} has dtype {array.dtype}: booleans are needed")
     if array.shape != shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .checks import real, whole
+from .checks import instance, real, whole
 from .layout import Layout
 
 __all__ = ["PRACTICAL", "Parameters", "parameters", "regret_bound"]
@@ -67,7 +67,8 @@ def parameters(
     bonus_scale, eta_scale : float
         Factors on both betas and on eta.
     """
-    episodes = whole(episodes, "episodes", least=1)
+    instance(layout, "layout", Layout)
+    episodes = whole(episodes, "episodes", least=1, most=10**100)
     delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
     h, log_term = layout.horizon, _log_term(layout.horizon, episodes, delta, _log_size(loss_class_size, dynamics_class_size))
     spread = layout.n_states * layout.n_actions * math.log(episodes + 1)

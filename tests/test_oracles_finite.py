@@ -231,7 +231,7 @@ def test_each_agent_has_its_own_sums():
 @pytest.mark.parametrize(
     ("models", "names", "text"),
     [
-        ([], None, "models: at least one candidate is needed"),
+        ([], None, "models: at least one is needed"),
         ([np.zeros((6, 2))], None, r"models\[0\] is a ndarray: a callable"),
         ([constant(0.1), 3], None, r"models\[1\] is a int: a callable"),
         ([constant(0.1)], ["a", "b"], "names has 2 entries: one for each of the 1 models"),

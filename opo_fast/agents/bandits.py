@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, whole
+from ..checks import as_array, as_real, pair_of, real
 from ..errors import OpoError
 from ..layout import Layout
 from ..operations import Backend
@@ -104,14 +104,13 @@ class UCCB(RMUCDD):
         memory: int = MEMORY,
     ) -> None:
         check_bandit(layout)
-        if beta is None:
-            if episodes is None:
-                raise OpoError("episodes is missing: beta needs it (or give beta)")
-            t = whole(episodes, "episodes", least=1)
-            delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-            log_term = math.log(2 / delta) + _log_size(loss_class) + 3 * math.log(t)
-            beta = real(bonus_scale, "bonus_scale") * math.sqrt(17 * t * log_term / layout.n_actions)
-        self.beta = real(beta, "beta")
+        probability, scale = real(delta, "delta", least=0.0, most=1.0, strict=True), real(bonus_scale, "bonus_scale")
+
+        def theory(t: int) -> list[float]:
+            log_term = math.log(2 / probability) + _log_size(loss_class) + 3 * math.log(t)
+            return [scale * math.sqrt(17 * t * log_term / layout.n_actions)]
+
+        (self.beta,) = self._parameters(episodes, {"beta": beta}, theory)
         super().__init__(
             layout,
             loss_class,
@@ -138,7 +137,13 @@ def inverse_gap_weights(losses: Array, gamma: float, allowed: Array | None = Non
         At least 0; 0 is uniform.
     allowed : ndarray of bool, shape (A,), optional
     """
-    allowed = np.ones(losses.shape, bool) if allowed is None else allowed
+    losses, gamma = as_real(losses, "losses"), real(gamma, "gamma")
+    allowed = np.ones(losses.shape, bool) if allowed is None else as_array(allowed, "allowed")
+    if losses.ndim != 1 or allowed.shape != losses.shape or allowed.dtype != np.bool_ or not allowed.any():
+        raise OpoError(
+            f"losses and allowed have shapes {losses.shape}, {allowed.shape} and dtypes {losses.dtype}, {allowed.dtype}: "
+            "(A,) numbers and (A,) booleans, one of them true, are needed"
+        )
     considered = np.where(allowed, losses, np.inf)
     best = int(considered.argmin())
     weights = np.where(allowed, 1.0 / (allowed.sum() + gamma * (losses - losses[best])), 0.0)
@@ -214,12 +219,10 @@ class SquareCB(_Bandit):
         backend: Backend = "numba",
     ) -> None:
         super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
-        if schedule is None:
-            if episodes is None:
-                raise OpoError("episodes is missing: gamma needs it (or give schedule)")
-            t = whole(episodes, "episodes", least=1)
-            schedule = math.sqrt(layout.n_actions * t / (2 * self.log_size + math.log(2 / self.delta))), 0.0
-        self.schedule = real(schedule[0], "schedule[0]") * real(eta_scale, "eta_scale"), real(schedule[1], "schedule[1]")
+        gamma, exponent = (None, 0.0) if schedule is None else pair_of(schedule, "schedule", "(scale, exponent)")
+        log_term = 2 * self.log_size + math.log(2 / self.delta)
+        (gamma,) = self._parameters(episodes, {"schedule[0]": gamma}, lambda t: [math.sqrt(layout.n_actions * t / log_term)])
+        self.schedule = gamma * real(eta_scale, "eta_scale"), real(exponent, "schedule[1]")
 
     @property
     def gamma(self) -> float:

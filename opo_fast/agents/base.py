@@ -37,12 +37,14 @@ the others::
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import instance, real, whole
 from ..cmdp import Trajectory, check_trajectory
 from ..errors import OpoError
 from ..layout import Layout, as_mask, uniform_policy
@@ -72,6 +74,8 @@ class BaseAgent:
     """
 
     planning_calls = 0
+    planned: int | None = None
+    """Number of episodes that the theory's parameters are for, where they were asked for."""
 
     def __init__(self, layout: Layout, *, action_mask: npt.ArrayLike | None = None) -> None:
         check_layout(layout)
@@ -90,7 +94,25 @@ class BaseAgent:
     def observe(self, trajectory: Trajectory) -> None:
         """Learn from one episode; a bad trajectory changes nothing."""
         self._learn(check_trajectory(self.layout, self.action_mask, trajectory))
+        if self.episode == self.planned:
+            warnings.warn(
+                f"{getattr(self, 'name', type(self).__name__)} plays more than the {self.planned} episodes that its theory's "
+                "parameters are for",
+                stacklevel=2,
+            )
         self.episode += 1
+
+    def _parameters(
+        self, episodes: int | None, given: Mapping[str, float | None], theory: Callable[[int], Iterable[float]]
+    ) -> tuple[float, ...]:
+        """The parameters that are `given` by hand, and what the theory says for `episodes` in the place of those that are None."""
+        values: Iterable[float | None] = given.values()
+        if any(value is None for value in values):
+            if episodes is None:
+                raise OpoError(f"episodes is missing: the theory's parameters need it (or give {' and '.join(given)})")
+            self.planned = whole(episodes, "episodes", least=1, most=10**100)
+            values = [told if value is None else value for value, told in zip(values, theory(self.planned), strict=True)]
+        return tuple(real(value, name) for name, value in zip(given, values, strict=True))
 
     def _learn(self, trajectory: Trajectory) -> None:
         """Take in a checked trajectory, or raise and change nothing."""
@@ -120,9 +142,11 @@ class BaseAgent:
 
     def restore(self, state: State) -> None:
         """Take over a `state`; one that does not fit raises and changes nothing."""
+        instance(state, "state", Mapping, needed="what an agent's state() gave")
         missing = [key for key in ("settings", "episode", "planning_calls") if key not in state]
         if missing:
             raise OpoError(f"state has no {missing[0]!r}: what an agent's state() gave is needed")
+        instance(state["settings"], "state['settings']", Mapping, needed="what an agent's state() gave")
         mine = self.settings()
         for key, value in mine.items():
             theirs = state["settings"].get(key)
@@ -159,8 +183,12 @@ class BaseAgent:
 
 def check_layout(layout: Any) -> None:
     """Refuse anything but a `Layout`."""
-    if not isinstance(layout, Layout):
-        raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+    instance(layout, "layout", Layout)
+
+
+def sizes_of(loss_class: Any, dynamics_class: Any) -> dict[str, float]:
+    """|F| and |P| as the theory's parameters take them; 1 where a class does not tell its size."""
+    return {"loss_class_size": getattr(loss_class, "size", 1.0), "dynamics_class_size": getattr(dynamics_class, "size", 1.0)}
 
 
 def oracle_state(oracle: Any, prefix: str) -> State:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real
+from ..checks import having, real
 from ..cmdp import context_key
-from ..errors import OpoError
 from ..layout import Layout
 from ..operations import Backend, check_backend, solve
 from ..store import LRU
@@ -129,8 +128,7 @@ class Optimum(BaseAgent):
     name = "optimum"
 
     def __init__(self, cmdp: Any, *, action_mask: npt.ArrayLike | None = None, backend: Backend = "numba") -> None:
-        if not (hasattr(cmdp, "mdp") and hasattr(cmdp, "layout")):
-            raise OpoError(f"cmdp is a {type(cmdp).__name__} without mdp and layout: a ContextualMDP is needed")
+        having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
         check_backend(backend)
         super().__init__(cmdp.layout, action_mask=action_mask)
         self.cmdp, self.backend = cmdp, backend

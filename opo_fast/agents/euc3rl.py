@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks import real, whole
-from ..errors import OpoError
 from ..layout import Layout
 from ..operations import Backend
 from ..rules import ChainRule
-from .base import check_layout
+from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 
 __all__ = ["EUC3RL", "euc3rl_parameters"]
@@ -71,21 +70,12 @@ class EUC3RL(ChainAgent):
         memory: int = MEMORY,
     ) -> None:
         check_layout(layout)
-        if beta_loss is None or beta_dynamics is None:
-            if episodes is None:
-                raise OpoError("episodes is missing: the parameters need it (or give beta_loss and beta_dynamics)")
-            theory = euc3rl_parameters(
-                layout,
-                episodes,
-                loss_class_size=getattr(loss_class, "size", 1.0),
-                dynamics_class_size=getattr(dynamics_class, "size", 1.0),
-                delta=delta,
-                eluder=eluder,
-                bonus_scale=bonus_scale,
-            )
-            beta_loss = theory[0] if beta_loss is None else beta_loss
-            beta_dynamics = theory[1] if beta_dynamics is None else beta_dynamics
-        self.beta_loss, self.beta_dynamics = real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics")
+        sizes = sizes_of(loss_class, dynamics_class)
+        self.beta_loss, self.beta_dynamics = self._parameters(
+            episodes,
+            {"beta_loss": beta_loss, "beta_dynamics": beta_dynamics},
+            lambda t: euc3rl_parameters(layout, t, **sizes, delta=delta, eluder=eluder, bonus_scale=bonus_scale),
+        )
         rule = ChainRule(
             eta=0.0,
             half_loss=self.beta_loss / 2,
@@ -114,7 +104,8 @@ def euc3rl_parameters(
     beta_dynamics = beta_loss / sqrt(2H), the same ratio as in OPO-CMDP. With them the rate is that of the paper,
     H^3 sqrt(T |S||A| d L).
     """
-    episodes = whole(episodes, "episodes", least=1)
+    check_layout(layout)
+    episodes = whole(episodes, "episodes", least=1, most=10**100)
     delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
     n_losses = real(loss_class_size, "loss_class_size", least=1.0)
     n_dynamics = real(dynamics_class_size, "dynamics_class_size", least=1.0)

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..checks import real
-from ..errors import OpoError
 from ..layout import Layout
 from ..operations import Backend
 from ..rules import opo_rule
 from ..theory import parameters
-from .base import check_layout
+from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 
 __all__ = ["OPO"]
@@ -69,21 +67,11 @@ class OPO(ChainAgent):
         memory: int = MEMORY,
     ) -> None:
         check_layout(layout)
-        if None in (eta, beta_loss, beta_dynamics):
-            if episodes is None:
-                raise OpoError("episodes is missing: the theory's parameters need it (or give eta, beta_loss and beta_dynamics)")
-            theory = parameters(
-                layout,
-                episodes,
-                loss_class_size=getattr(loss_class, "size", 1.0),
-                dynamics_class_size=getattr(dynamics_class, "size", 1.0),
-                delta=delta,
-                bonus_scale=bonus_scale,
-                eta_scale=eta_scale,
-            )
-            eta, beta_loss, beta_dynamics = (
-                given if given is not None else value for given, value in zip((eta, beta_loss, beta_dynamics), theory, strict=True)
-            )
-        self.eta, self.beta_loss, self.beta_dynamics = real(eta, "eta"), real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics")
+        sizes = sizes_of(loss_class, dynamics_class)
+        self.eta, self.beta_loss, self.beta_dynamics = self._parameters(
+            episodes,
+            {"eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics},
+            lambda t: parameters(layout, t, **sizes, delta=delta, bonus_scale=bonus_scale, eta_scale=eta_scale),
+        )
         rule = opo_rule(layout, self.eta, self.beta_loss, self.beta_dynamics)
         super().__init__(layout, loss_class, dynamics_class, rule, action_mask=action_mask, backend=backend, memory=memory)

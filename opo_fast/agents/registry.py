@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import instance
 from ..errors import OpoError
 from ..theory import PRACTICAL
 from .bandits import FALCON, POCMAB, UCCB, RegCB, SquareCB
+from .base import check_layout
 from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
 from .euc3rl import EUC3RL
 from .lolipop import LOLIPOP
@@ -111,12 +113,15 @@ _FILLED = ("episodes", "seed", "action_mask")
 
 def names(layout: Any = None) -> list[str]:
     """Names of all agents; with a layout, of those that fit it."""
+    if layout is not None:
+        check_layout(layout)
     bandit = layout is None or layout.layer_sizes == (1,)
     return [entry.name for entry in _ENTRIES if bandit or not entry.bandit]
 
 
 def info(name: str) -> AgentInfo:
     """What is known of an agent."""
+    instance(name, "agent", str, needed="the name of an agent")
     if name not in _BY_NAME:
         close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import real, whole
+from ..checks import having, items, real, whole
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..layout import Layout
 from ..operations import Backend
 from ..rules import ChainRule
-from .base import check_layout
+from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 
 __all__ = ["RMUCDD", "minimum_reachability", "rmucdd_parameters"]
@@ -94,22 +94,12 @@ class RMUCDD(ChainAgent):
                 f"{p_min:.3g} stands in for it",
                 stacklevel=2,
             )
-        if kappa_loss is None or kappa_dynamics is None:
-            if episodes is None:
-                raise OpoError("episodes is missing: the parameters need it (or give kappa_loss and kappa_dynamics)")
-            theory = rmucdd_parameters(
-                layout,
-                episodes,
-                p_min=p_min,
-                loss_class_size=getattr(loss_class, "size", 1.0),
-                dynamics_class_size=getattr(dynamics_class, "size", 1.0),
-                delta=delta,
-                bonus_scale=bonus_scale,
-            )
-            kappa_loss = theory[0] if kappa_loss is None else kappa_loss
-            kappa_dynamics = theory[1] if kappa_dynamics is None else kappa_dynamics
-        self.p_min = p_min
-        self.kappa_loss, self.kappa_dynamics = real(kappa_loss, "kappa_loss"), real(kappa_dynamics, "kappa_dynamics")
+        sizes, self.p_min = sizes_of(loss_class, dynamics_class), p_min
+        self.kappa_loss, self.kappa_dynamics = self._parameters(
+            episodes,
+            {"kappa_loss": kappa_loss, "kappa_dynamics": kappa_dynamics},
+            lambda t: rmucdd_parameters(layout, t, p_min=p_min, **sizes, delta=delta, bonus_scale=bonus_scale),
+        )
         following = np.array([*layout.layer_sizes[1:], 0], np.float64)
         rule = ChainRule(
             eta=0.0,
@@ -153,7 +143,8 @@ def rmucdd_parameters(
     2 kappa in each episode. kappa = sqrt(p_min T eps / (|S||A| log(T+1))) balances them, with eps = 68 H log(2 T^3 |F| /
     delta) for losses (OPO paper, Corollary 4.2) and the same with |P| for dynamics.
     """
-    episodes = whole(episodes, "episodes", least=1)
+    check_layout(layout)
+    episodes = whole(episodes, "episodes", least=1, most=10**100)
     delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
     p_min = real(p_min, "p_min", most=1.0)
     scale = real(bonus_scale, "bonus_scale") * math.sqrt(p_min * episodes / (layout.n_states * layout.n_actions * math.log(episodes + 1)))
@@ -180,12 +171,13 @@ def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> f
     """
     if isinstance(model, LayeredMDP):
         return _minimum_reachability(model)
+    having(model, "model", ("mdp",), "a LayeredMDP or ContextualMDP")
     if contexts is None:
         contexts = listed_contexts(model)
         if contexts is None:
             raise OpoError("contexts is missing: this environment does not list its contexts")
     least = 1.0
-    for context in contexts:
+    for context in items(contexts, "contexts", "contexts"):
         least = min(least, _minimum_reachability(model.mdp(context)))
         if least == 0.0:
             break

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, whole
+from ..checks import real, truth, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
@@ -82,9 +82,10 @@ class TabularOPO(BaseAgent):
         action_mask: npt.ArrayLike | None = None,
     ) -> None:
         super().__init__(layout, action_mask=action_mask)
-        k, h = whole(episodes, "episodes", least=1), layout.horizon
+        self.planned, h = whole(episodes, "episodes", least=1), layout.horizon
+        k = self.planned
         delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-        self.bonus_scale, self.per_context = real(bonus_scale, "bonus_scale"), bool(per_context)
+        self.bonus_scale, self.per_context = real(bonus_scale, "bonus_scale"), truth(per_context, "per_context")
         self.eta = real(eta_scale, "eta_scale") * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * k))
         allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
         counts = allowed.sum(axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import as_real, whole
+from ..checks import as_array, as_real, items, pair_of, whole
 from ..errors import OpoError, install
 from .tables import TabularMDP, expected_rewards
 
@@ -100,8 +100,8 @@ def from_gymnasium(
         reward_range = (min(seen), max(seen))
     if start is None:
         start = 0
-    elif np.ndim(start) == 1 and ends and np.shape(start) == (n,):
-        start = np.append(np.asarray(start, np.float64), 0.0)
+    elif ends and as_array(start, "start").shape == (n,):
+        start = np.append(as_real(start, "start"), 0.0)
     names = [str(s) for s in range(n)] + (["end"] if ends else [])
     return TabularMDP(
         P, expected, start, reward_range=_spanning(reward_range, expected), state_names=names, name=name or source, source=source
@@ -110,7 +110,7 @@ def from_gymnasium(
 
 def _spanning(reward_range: tuple[float, float], expected: Array) -> tuple[float, float]:
     """The range, widened by the rounding of expected rewards and by nothing more."""
-    low, high = reward_range
+    low, high = pair_of(reward_range, "reward_range", "(low, high)")
     slack = 1e-12 * max(1.0, abs(low), abs(high))
     least, most = float(expected.min()), float(expected.max())
     return (least if low - slack <= least < low else low, most if high < most <= high + slack else high)
@@ -193,10 +193,12 @@ def from_mdptoolbox(
     if sp.issparse(R):
         raise OpoError("R is a single sparse matrix: one per action is needed")
     listed = not isinstance(R, np.ndarray) or R.dtype == object
-    if listed and any(sp.issparse(entry) or np.ndim(entry) == 2 for entry in R):
+    if listed:
+        R = items(R, "R", "rewards")
+    if listed and any(sp.issparse(entry) or as_array(entry, "R").ndim == 2 for entry in R):
         rewards = expected_rewards(flat, _interleaved(_matching(_stack(R, "R"), n_actions, n)))
     else:
-        array = as_real(R if not listed else list(R), "R")
+        array = as_real(R, "R")
         if array.ndim == 3:
             rewards = expected_rewards(flat, _interleaved(_matching(list(array), n_actions, n)))
         elif array.shape in ((n,), (n, n_actions)):
@@ -213,7 +215,7 @@ def from_mdptoolbox(
 def _stack(P: Any, name: str) -> list[Any]:
     if sp.issparse(P):
         raise OpoError(f"{name} is a single sparse matrix: one per action is needed")
-    blocks = list(P)
+    blocks = items(P, name, "matrices")
     if not blocks:
         raise OpoError(f"{name} is empty: one matrix per action is needed")
     blocks = [block if sp.issparse(block) else as_real(block, f"{name}[{a}]") for a, block in enumerate(blocks)]
@@ -310,7 +312,7 @@ def from_pairs(
 
 
 def _indices(values: npt.ArrayLike, name: str) -> Array:
-    array = np.asarray(values)
+    array = as_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise OpoError(f"{name} has shape {array.shape} and dtype {array.dtype}: a vector of whole numbers is needed")
     return array.astype(np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, whole
+from ..checks import instance, real, whole
 from ..errors import OpoError, install
 from ..layout import Layout
 from .environment import Environment, PerContext
@@ -61,7 +61,7 @@ def classification_bandit(data: str = "iris", *, contexts: int | None = 150, noi
     _, first = np.unique(features, axis=0, return_index=True)
     rows = np.sort(first)
     if contexts is not None and whole(contexts, "contexts", least=1) < rows.size:
-        rows = np.sort(np.random.default_rng(whole(seed, "seed", least=0)).choice(rows, contexts, replace=False))
+        rows = np.sort(np.random.default_rng(whole(seed, "seed", least=0, most=None)).choice(rows, contexts, replace=False))
     x, y, n_actions = features[rows], target[rows], int(target.max()) + 1
     points = [np.ascontiguousarray(row) for row in x]
     half = max(1, features.shape[1] // 2)
@@ -131,6 +131,7 @@ def trial_bandit(by: str | None = "cd40", *, groups: int = 3) -> Environment:
     if by is None or groups == 1:
         group, labels = np.zeros(arm.size, np.int64), ["all patients"]
     else:
+        instance(by, "by", str, needed="the name of a column")
         if by not in columns:
             raise OpoError(f"by is {by!r}: one of the columns {', '.join(sorted(columns))} is needed")
         values = columns[by]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_real, real, whole
+from ..checks import as_distribution, as_real, having, instance, items, labels_of, real, shown, whole
 from ..cmdp import context_key
 from ..errors import OpoError
 from ..layers import LayeredMDP
@@ -41,8 +41,8 @@ class PerContext:
     """
 
     def __init__(self, objects: Sequence[Any], name: str, contexts: Sequence[Any] | None = None) -> None:
-        self.objects, self.name = tuple(objects), name
-        self._index = _indices(contexts if contexts is not None else range(len(self.objects)))
+        self.objects, self.name = tuple(items(objects, "objects", "models")), name
+        self._index = _indices(range(len(self.objects)) if contexts is None else items(contexts, "contexts", "contexts"))
 
     def __call__(self, context: Any) -> Any:
         return self.objects[_find(self._index, context)]
@@ -120,8 +120,12 @@ class Environment:
         name: str = "environment",
         source: str = "",
     ) -> None:
+        instance(layout, "layout", Layout)
         self.layout, self.name, self.source = layout, name, source
-        self.loss_models, self.dynamics_models = tuple(loss_models), tuple(dynamics_models)
+        self.loss_models, self.dynamics_models = (
+            tuple(items(models, kind, "callables model(context)", some=True))
+            for models, kind in ((loss_models, "loss_models"), (dynamics_models, "dynamics_models"))
+        )
         self.true_loss = whole(true_loss, "true_loss", least=0, most=len(self.loss_models) - 1)
         self.true_dynamics = whole(true_dynamics, "true_dynamics", least=0, most=len(self.dynamics_models) - 1)
         self.action_mask = as_mask(layout, action_mask)
@@ -130,7 +134,7 @@ class Environment:
             self.sample_losses = noise
         self._mdps: LRU[LayeredMDP] = LRU(STORE)
         self._draw = contexts if callable(contexts) else None
-        self.contexts = None if callable(contexts) else tuple(contexts)
+        self.contexts = None if callable(contexts) else tuple(items(contexts, "contexts", "contexts"))
         self.labels: tuple[str, ...] = ()
         self.probabilities: Array | None = None
         if self.contexts is None:
@@ -139,17 +143,14 @@ class Environment:
         if not n:
             raise OpoError("contexts: at least one context is needed, got none")
         self._index = _indices(self.contexts)
-        p = np.full(n, 1 / n) if probabilities is None else as_real(probabilities, "probabilities").astype(np.float64)
-        if p.shape != (n,) or not (np.isfinite(p) & (p >= 0)).all() or abs(p.sum() - 1) > 1e-8:
-            raise OpoError(f"probabilities are {p.tolist()}: {n} numbers of at least 0 that sum to 1 are needed")
-        self.probabilities = p
+        p = np.full(n, 1 / n) if probabilities is None else as_distribution(probabilities, n, "probabilities", "context")
+        self.probabilities = p = p.astype(np.float64)
         self._cumulative, self._last = np.cumsum(p), int(np.flatnonzero(p)[-1])
-        self.labels = tuple(f"context {c}" for c in range(n)) if labels is None else tuple(map(str, labels))
-        if len(self.labels) != n:
-            raise OpoError(f"labels has {len(self.labels)} entries: one for each of the {n} contexts is needed")
+        self.labels = labels_of([f"context {c}" for c in range(n)] if labels is None else labels, n, "labels", "contexts")
 
     def sample_context(self, rng: np.random.Generator) -> Any:
         """Draw a context; finite ones from one uniform."""
+        having(rng, "rng", ("random",), "a numpy.random.Generator")
         if self.contexts is None:
             assert self._draw is not None
             return self._draw(rng)
@@ -193,7 +194,7 @@ class Environment:
 
     def reward_value(self, loss_value: npt.ArrayLike) -> Array:
         """A value (sum of losses of an episode) in the user's own reward; the value itself where there is no reward."""
-        value = np.asarray(loss_value, np.float64)
+        value = as_real(loss_value, "loss_value").astype(np.float64)
         return value if self.reward_map is None else self.reward_map.value(value, self.steps)
 
     def __repr__(self) -> str:
@@ -213,5 +214,5 @@ def _find(index: dict[Any, int], context: Any) -> int:
     found = index.get(context_key(context))
     if found is None:
         known = f"one of the {len(index)} contexts" if len(index) > 12 else f"one of {list(index)}"
-        raise OpoError(f"context is {context!r}: {known} is needed")
+        raise OpoError(f"context is {shown(context)}: {known} is needed")
     return found

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import real, whole
+from ..checks import MANY, instance, items, real, shown, whole
 from ..errors import OpoError, install
 from ..layers import LayeredMDP
 from .adapters import from_gymnasium
@@ -53,11 +53,11 @@ def family(
     -------
     Environment
     """
-    tables = list(tables)
-    if not tables:
-        raise OpoError("tables: at least one is needed, got none")
+    tables = items(tables, "tables", "TabularMDP", some=True)
+    for c, table in enumerate(tables):
+        instance(table, f"tables[{c}]", TabularMDP)
     first = tables[0]
-    horizon = whole(horizon, "horizon", least=1)
+    horizon = whole(horizon, "horizon", least=1, most=MANY)
     for c, table in enumerate(tables):
         if (table.n_states, table.n_actions) != (first.n_states, first.n_actions):
             raise OpoError(
@@ -197,19 +197,31 @@ def frozen_lake(
     optimum, 97 % are closed in the last tenth of 1,500 episodes, 98 % in that of 2,000 (five seeds).
     """
     gym_lake = _toy_text("frozen_lake")
-    count = whole(maps, "maps", least=0)
+    count, size, seed = (
+        whole(maps, "maps", least=0, most=MANY),
+        whole(size, "size", least=2, most=1000),
+        whole(seed, "seed", least=0, most=None),
+    )
+    rates = [
+        real(rate, f"success_rates[{i}]", most=1.0)
+        for i, rate in enumerate(items(success_rates, "success_rates", "probabilities", some=True))
+    ]
+    schedules = [
+        tuple(real(reward, f"reward_schedules[{i}]", least=-np.inf) for reward in items(each, f"reward_schedules[{i}]", "rewards"))
+        for i, each in enumerate(items(reward_schedules, "reward_schedules", "(goal, hole, ice)", some=True))
+    ]
+    if any(len(schedule) != 3 for schedule in schedules):
+        raise OpoError(f"reward_schedules is {shown(reward_schedules)}: rewards (goal, hole, ice), three each, are needed")
     descs = [gym_lake.generate_random_map(size=size, p=0.8, seed=seed + i) for i in range(count)]
     tables, labels = [], []
     for m, desc in enumerate(descs or [None]):
-        for schedule in reward_schedules:
-            for rate in success_rates:
-                options: dict[str, Any] = {"success_rate": float(rate), "reward_schedule": tuple(schedule)}
+        for schedule in schedules:
+            for rate in rates:
+                options: dict[str, Any] = {"success_rate": rate, "reward_schedule": schedule}
                 options.update({"map_name": map_name} if desc is None else {"desc": desc})
                 tables.append(from_gymnasium("FrozenLake-v1", **options))
                 labels.append(
-                    f"success rate {rate:g}"
-                    + (f", map {m}" if count else "")
-                    + (f", rewards {tuple(schedule)}" if len(reward_schedules) > 1 else "")
+                    f"success rate {rate:g}" + (f", map {m}" if count else "") + (f", rewards {schedule}" if len(schedules) > 1 else "")
                 )
     return family(tables, horizon, labels=labels, name="frozen-lake", source="Gymnasium FrozenLake-v1")
 
@@ -232,7 +244,7 @@ def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
     Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: of the gap between the uniform policy and the
     optimum, 99.5 % are closed in the last tenth of 300 episodes (three seeds).
     """
-    chances = [real(chance, f"rain[{i}]", most=1.0) for i, chance in enumerate(rain)]
+    chances = [real(chance, f"rain[{i}]", most=1.0) for i, chance in enumerate(items(rain, "rain", "probabilities", some=True))]
     tables, labels = [], []
     stops = ("red", "green", "yellow", "blue")
     index = np.arange(500)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from ..checks import real, whole
+from ..checks import MANY, items, pair_of, real, whole
 from ..errors import OpoError
 from .environment import Environment
 from .families import family
@@ -106,11 +106,12 @@ def resource_gathering(
     penalty : float
         Cost of an attack.
     """
-    horizon = whole(horizon, "horizon", least=1)
+    horizon = whole(horizon, "horizon", least=1, most=MANY)
     penalty = real(penalty, "penalty")
-    if not len(attacks) or not len(wanted):
+    pairs = [pair_of(pair, f"wanted[{i}]", "(gold, gem)") for i, pair in enumerate(items(wanted, "wanted", "pairs (gold, gem)"))]
+    settings = [(real(attack, "attacks"), *pair) for attack in items(attacks, "attacks", "probabilities") for pair in pairs]
+    if not settings:
         raise OpoError("attacks and wanted: at least one entry each is needed")
-    settings = [(attack, *pair) for attack in attacks for pair in wanted]
     tables = [gathering_table(attack, gold, gem, -penalty) for attack, gold, gem in settings]
     return family(
         tables,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, whole
+from ..checks import MANY, real, whole
 from ..errors import OpoError
 from ..layout import Layout
 from ..transitions import Transitions
@@ -59,13 +59,13 @@ def combination_lock(
     -------
     Environment
     """
-    horizon = whole(horizon, "horizon", least=3)
+    horizon = whole(horizon, "horizon", least=3, most=MANY)
     n_actions = whole(n_actions, "n_actions", least=2)
-    n_contexts = whole(n_contexts, "n_contexts", least=1)
-    n_dynamics = whole(n_dynamics, "n_dynamics", least=1)
+    n_contexts = whole(n_contexts, "n_contexts", least=1, most=MANY)
+    n_dynamics = whole(n_dynamics, "n_dynamics", least=1, most=MANY)
     cost = real(path_cost, "path_cost", most=1.0, strict=True) / (horizon - 2)
     layout = Layout([1] + [2] * (horizon - 1), n_actions)
-    rng = np.random.default_rng(whole(seed, "seed", least=0))
+    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
     codes = rng.integers(n_actions, size=(n_dynamics, n_contexts, horizon - 1))
     last = rng.integers(n_actions, size=n_contexts)
     true_dynamics = n_dynamics // 2
@@ -147,8 +147,8 @@ def random_finite(
     Environment
     """
     layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed)
-    n_contexts = whole(n_contexts, "n_contexts", least=1)
-    true_loss, true_dynamics = whole(n_losses, "n_losses", least=1) // 2, whole(n_dynamics, "n_dynamics", least=1) // 2
+    n_contexts = whole(n_contexts, "n_contexts", least=1, most=MANY)
+    true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
     dynamics = [
         PerContext([Transitions(layout, _random_rows(layout, support, rng)) for _ in range(n_contexts)], _title(i, true_dynamics))
         for i in range(n_dynamics)
@@ -207,8 +207,8 @@ def random_linear(
         ``dynamics_models[true_dynamics].parts``, d lists of H-1 arrays, are the true parameters.
     """
     layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed)
-    d = whole(dimension, "dimension", least=1)
-    true_loss, true_dynamics = whole(n_losses, "n_losses", least=1) // 2, whole(n_dynamics, "n_dynamics", least=1) // 2
+    d = whole(dimension, "dimension", least=1, most=MANY)
+    true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
     losses = [LinearLosses(rng.random((*layout.shape, d)), _title(i, true_loss)) for i in range(n_losses)]
     dynamics = [
         MixtureDynamics([_random_rows(layout, support, rng) for _ in range(d)], _title(i, true_dynamics)) for i in range(n_dynamics)
@@ -259,9 +259,9 @@ def random_softmax(
         ``loss_models[true_loss].theta`` are the true parameters.
     """
     layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed)
-    d = whole(dimension, "dimension", least=1)
+    d = whole(dimension, "dimension", least=1, most=MANY)
     strength = real(strength, "strength")
-    true_loss, true_dynamics = whole(n_losses, "n_losses", least=1) // 2, whole(n_dynamics, "n_dynamics", least=1) // 2
+    true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
     losses = [LogisticLosses(strength * rng.standard_normal((*layout.shape, d)), _title(i, true_loss)) for i in range(n_losses)]
     dynamics = [
         SoftmaxDynamics([strength * rng.standard_normal((*block.shape, d)) for block in support], support, _title(i, true_dynamics))
@@ -346,22 +346,26 @@ class _Cube:
 
 
 def _some(draw: Callable[[np.random.Generator], Array], n: int | None, rng: np.random.Generator) -> Any:
-    return draw if n is None else [draw(rng) for _ in range(whole(n, "n_contexts", least=1))]
+    return draw if n is None else [draw(rng) for _ in range(whole(n, "n_contexts", least=1, most=MANY))]
 
 
 def _frame(
     horizon: int, n_states: int, n_actions: int, successors: int | None, seed: int
 ) -> tuple[Layout, np.random.Generator, list[Array]]:
     """Layout, random generator, and which next states each pair can have: H-1 boolean arrays."""
-    horizon, n_states = whole(horizon, "horizon", least=1), whole(n_states, "n_states", least=1)
+    horizon, n_states = whole(horizon, "horizon", least=1, most=MANY), whole(n_states, "n_states", least=1, most=MANY)
     layout = Layout([1] + [n_states] * (horizon - 1), n_actions)
-    rng = np.random.default_rng(whole(seed, "seed", least=0))
+    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
     k = n_states if successors is None else whole(successors, "successors", least=1, most=n_states)
     support = []
     for size in layout.layer_sizes[:-1]:
         order = rng.random((size, n_actions, n_states)).argsort(axis=-1).argsort(axis=-1)
         support.append(order < k)
     return layout, rng, support
+
+
+def _middle(n: int, name: str) -> int:
+    return whole(n, name, least=1, most=MANY) // 2
 
 
 def _random_rows(layout: Layout, support: list[Array], rng: np.random.Generator) -> list[Array]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import real, whole
+from ..checks import MANY, items, real, whole
 from ..errors import OpoError, install
 from ..layout import Layout
 from ..transitions import Transitions
@@ -147,7 +147,7 @@ def icu_sepsis(
     OpoError
         The package icu-sepsis is missing, or an argument is out of range.
     """
-    horizon = whole(horizon, "horizon", least=1)
+    horizon = whole(horizon, "horizon", least=1, most=MANY)
     if loss not in ("survival", "return", "death"):
         raise OpoError(f"loss is {loss!r}: 'survival', 'return' or 'death' is needed")
     data = load_icu_data()
@@ -157,7 +157,8 @@ def icu_sepsis(
     mask = np.concatenate([np.arange(25)[None] == 0] + [data.admissible] * horizon)
     layout = Layout([1] + [716] * horizon, 25)
 
-    rng = np.random.default_rng(whole(seed, "seed", least=0))
+    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
+    sigmas = items(sigmas, "sigmas", "strengths")
     kept = [data.admissible] + [remaining_doses(data.admissible, sigma, rng) for sigma in sigmas]
     named = [("no dose matters", average_rows(data, data.admissible, data.admissible))]
     named += [
@@ -200,7 +201,7 @@ def absorbing(data: IcuData) -> IcuData:
 
 def severity_groups(data: IcuData, severity: Sequence[float]) -> tuple[list[Array], list[str], Array]:
     """Start distributions, labels and probabilities of the severity groups."""
-    edges = [real(edge, f"severity[{i}]") for i, edge in enumerate(severity)]
+    edges = [real(edge, f"severity[{i}]") for i, edge in enumerate(items(severity, "severity", "scores"))]
     if any(b <= a for a, b in itertools.pairwise(edges)):
         raise OpoError(f"severity is {list(severity)}: increasing numbers are needed")
     group = np.searchsorted(edges, data.sofa, side="right")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import real, whole
+from ..checks import MANY, items, real, whole
 from ..errors import OpoError
 from .environment import Environment
 from .families import family
@@ -81,7 +81,7 @@ def icu_wards(horizon: int = 10, loss: str = "survival", *, strictness: Sequence
     rows = np.flatnonzero(barred)
     death = sp.csr_array((np.ones(rows.size), (rows, np.full(rows.size, DEATH))), shape=data.P.shape)
     tables, labels = [], []
-    for i, each in enumerate(strictness):
+    for i, each in enumerate(items(strictness, "strictness", "numbers")):
         w = real(each, f"strictness[{i}]", most=1.0)
         P = sp.csr_array(sp.diags_array(1.0 - w * barred) @ data.P + w * death)
         P.eliminate_zeros()
@@ -107,9 +107,9 @@ def icu_formulary(horizon: int = 10, loss: str = "survival", *, wards: int = 4, 
         Of the formularies.
     """
     data = _data(loss)
-    rng = np.random.default_rng(whole(seed, "seed", least=0))
+    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
     tables = []
-    for ward in range(whole(wards, "wards", least=1)):
+    for ward in range(whole(wards, "wards", least=1, most=MANY)):
         kept = data.admissible if ward == 0 else remaining_doses(data.admissible, sigma, rng)
         P = average_rows(data, kept, data.admissible & ~kept)
         tables.append(_table(P, data.start, data.admissible, loss))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import frozen, real, whole
+from ..checks import MANY, as_array, frozen, real, whole
+from ..checks import items as listed
 from ..errors import OpoError
 from ..kernels import generate as kernels
 from ..layout import Layout
@@ -209,12 +210,13 @@ def inventory(
         Costs.
     """
     prices = tuple(real(x, name) for x, name in ((holding, "holding"), (shortage, "shortage"), (ordering, "ordering")))
-    sizes = [whole(x, name, least=1) for x, name in ((items, "items"), (capacity, "capacity"), (batch, "batch"), (most, "most"))]
-    chances = [real(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(demands)]
-    if not chances:
-        raise OpoError("demands: at least one regime is needed, got none")
+    limits = ((items, "items", 31), (capacity, "capacity", 1 << 31), (batch, "batch", 1 << 31), (most, "most", 10_000))
+    sizes = [whole(x, name, least=1, most=limit) for x, name, limit in limits]
+    chances = [
+        real(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(listed(demands, "demands", "probabilities", some=True))
+    ]
     _fits((sizes[1] + 1) ** sizes[0])
-    regimes = _Inventory(whole(horizon, "horizon", least=1), sizes[0], sizes[1], sizes[2], chances, sizes[3], prices)
+    regimes = _Inventory(whole(horizon, "horizon", least=1, most=MANY), sizes[0], sizes[1], sizes[2], chances, sizes[3], prices)
     return _environment(regimes, [f"demand {p:g}" for p in chances], "inventory", regimes.scale, "generated; large and sparse")
 
 
@@ -287,18 +289,16 @@ def queue_network(
     n = whole(queues, "queues", least=1, most=16)
     if arrivals is None:
         arrivals = [[rates[i % 2] for i in range(n)] for rates in ((0.3, 0.1), (0.1, 0.3), (0.4, 0.4))]
-    rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(arrivals)]
-    if not rates:
-        raise OpoError("arrivals: at least one regime is needed, got none")
-    limit = whole(capacity, "capacity", least=1)
+    rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(listed(arrivals, "arrivals", "rates", some=True))]
+    limit = whole(capacity, "capacity", least=1, most=1 << 31)
     _fits((limit + 1) ** n)
-    regimes = _Queues(whole(horizon, "horizon", least=1), n, limit, rates, _per_queue(service, n, "service"))
+    regimes = _Queues(whole(horizon, "horizon", least=1, most=MANY), n, limit, rates, _per_queue(service, n, "service"))
     labels = [f"arrivals {', '.join(f'{x:g}' for x in row)}" for row in rates]
     return _environment(regimes, labels, "queue-network", regimes.scale, "generated; large and sparse")
 
 
 def _per_queue(values: Any, n: int, name: str) -> Array:
-    listed = [values] * n if np.ndim(values) == 0 else list(values)
-    if len(listed) != n:
-        raise OpoError(f"{name} has {len(listed)} entries: one number, or one for each of the {n} queues, is needed")
-    return np.array([real(x, name, most=1.0) for x in listed])
+    entries = [values] * n if as_array(values, name).ndim == 0 else listed(values, name, "numbers")
+    if len(entries) != n:
+        raise OpoError(f"{name} has {len(entries)} entries: one number, or one for each of the {n} queues, is needed")
+    return np.array([real(x, name, most=1.0) for x in entries])

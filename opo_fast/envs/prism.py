@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ..checks import as_path, items
 from ..errors import OpoError
 from .tables import TabularMDP
 
@@ -66,7 +67,7 @@ def from_prism(
     """
     if deadlocks not in ("error", "loop"):
         raise OpoError(f"deadlocks is {deadlocks!r}: 'error' or 'loop' is needed")
-    model = _Transitions(_Lines(transitions))
+    model = _Transitions(_Lines(transitions, "transitions"))
     mask, chain = model.mask(deadlocks), model.chain
     n, a = mask.shape
     pair = model.state * a + model.choice
@@ -74,13 +75,13 @@ def from_prism(
     if model.loops.size:
         P = sp.csr_array(P + sp.csr_array((np.ones(model.loops.size), (model.loops * a, model.loops)), shape=P.shape))
     total = np.zeros((n, a))
-    files = [rewards] if isinstance(rewards, (str, os.PathLike)) else list(rewards)
+    files = [rewards] if isinstance(rewards, (str, os.PathLike)) else items(rewards, "rewards", "paths")
     for file in files:
-        total += _rewards(_Lines(file), mask, P, chain)
+        total += _rewards(_Lines(file, "rewards"), mask, P, chain)
     total[~mask] = 0.0
     names = None
     if labels is not None:
-        initial, names = _labels(_Lines(labels), n)
+        initial, names = _labels(_Lines(labels, "labels"), n)
         if start is None and initial.size:
             start = np.zeros(n)
             start[initial] = 1.0 / initial.size
@@ -99,10 +100,10 @@ def from_prism(
 class _Lines:
     """The lines of a text file that hold words, with their numbers from 1."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = os.fspath(path)
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = as_path(path, name)
         try:
-            with open(path, "rb") as file:
+            with open(self.path, "rb") as file:
                 text = file.read().decode("utf-8-sig")
         except OSError as error:
             raise OpoError(f"{self.path}: the file cannot be read ({error.strerror or error})") from None

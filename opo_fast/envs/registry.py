@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import MANY, as_path, having, instance, whole
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..operations import evaluate, solve
@@ -220,10 +220,6 @@ _ENTRIES = [
 _BY_NAME = {entry.name: entry for entry in _ENTRIES}
 
 
-_LONGEST = 1_000_000
-"""Steps beyond which a model of any environment would not fit into memory or patience."""
-
-
 def names() -> list[str]:
     """Names that `make` knows."""
     return list(_BY_NAME)
@@ -231,6 +227,7 @@ def names() -> list[str]:
 
 def info(name: str) -> EnvironmentInfo:
     """What is known of the environment `name` without building it."""
+    instance(name, "name", str, needed="the name of an environment")
     entry = _BY_NAME.get(name)
     if entry is None:
         close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
@@ -241,6 +238,7 @@ def info(name: str) -> EnvironmentInfo:
 
 def about(name: str) -> str:
     """One line on the environment `name`: what it is, its sizes, contexts and source, and the extra that it needs."""
+    instance(name, "name", str, needed="the name of an environment, or the path of a file,")
     if name not in _BY_NAME and pathlib.Path(name).is_file():
         return f"the model in the file {name}"
     entry = info(name)
@@ -267,10 +265,7 @@ def make(name: str, **options: Any) -> Environment:
     OpoError
         An unknown name or option, a value out of range, or a package that is missing.
     """
-    if not isinstance(name, str):
-        raise OpoError(f"name is {name!r}: the name of an environment, or the path of a file, is needed")
-    if isinstance(options.get("horizon"), int) and options["horizon"] > _LONGEST:
-        raise OpoError(f"horizon is {options['horizon']}: at most {_LONGEST} is needed")
+    instance(name, "name", str, needed="the name of an environment, or the path of a file,")
     if name not in _BY_NAME and pathlib.Path(name).is_file():
         factory: Callable[..., Environment] = functools.partial(from_file, name)
         known: tuple[str, ...] = ("horizon",)
@@ -303,8 +298,8 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None) -> Envir
     OpoError
         What is wrong with the file.
     """
-    file = pathlib.Path(path)
-    steps = 20 if horizon is None else whole(horizon, "horizon", least=1)
+    file = pathlib.Path(as_path(path))
+    steps = 20 if horizon is None else whole(horizon, "horizon", least=1, most=MANY)
     if file.suffix == ".tra":
         beside = {ending: file.with_suffix(ending) for ending in (".lab", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
         there = {ending: other for ending, other in beside.items() if other.is_file()}
@@ -354,7 +349,8 @@ def describe(environment: Environment, most: int = 100, *, progress: bool | None
         ``probability``, ``reachable`` (share of the states), ``uniform``, ``optimum`` and ``worst`` (values V(s_1), sums of
         losses) and the same in the user's reward, ``reward_uniform``, ``reward_optimum`` (None where there is none).
     """
-    layout = environment.layout
+    having(environment, "environment", ("layout", "contexts", "mdp", "label", "reward_value", "loss_class"), "an Environment")
+    most, layout = whole(most, "most", least=1), environment.layout
     if environment.contexts is None:
         rng = np.random.default_rng(0)
         shown = [environment.sample_context(rng) for _ in range(min(most, 5))]

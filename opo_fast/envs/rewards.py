@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_real, real
+from ..checks import as_array, as_real, pair_of, real, whole
 from ..errors import OpoError
 from ..layout import as_mask_2d
 
@@ -53,18 +53,18 @@ class RewardMap:
 
     def rewards(self, losses: npt.ArrayLike) -> Array:
         """Rewards of losses, of the same shape."""
-        return np.asarray(self.high - self.scale * np.asarray(losses, np.float64))
+        return np.asarray(self.high - self.scale * as_real(losses, "losses"))
 
     def value(self, loss_value: npt.ArrayLike, steps: int) -> Array:
         """The sum of rewards over `steps` steps whose sum of losses is `loss_value`: steps * high - scale * loss_value.
 
         An extra first layer of loss 0 (a start distribution) is not one of the steps.
         """
-        return np.asarray(steps * self.high - self.scale * np.asarray(loss_value, np.float64))
+        return np.asarray(whole(steps, "steps", least=0) * self.high - self.scale * as_real(loss_value, "loss_value"))
 
     def loss_value(self, reward_value: npt.ArrayLike, steps: int) -> Array:
         """The inverse of `value`."""
-        return np.asarray((steps * self.high - np.asarray(reward_value, np.float64)) / (self.scale or 1.0))
+        return np.asarray((whole(steps, "steps", least=0) * self.high - as_real(reward_value, "reward_value")) / (self.scale or 1.0))
 
     @property
     def absorbing(self) -> float:
@@ -117,7 +117,7 @@ def rewards_to_losses(
     """
     r = np.array(as_real(rewards, "rewards"), np.float64)
     if action_mask is not None:
-        mask = np.asarray(action_mask)
+        mask = as_array(action_mask, "action_mask")
         mask = as_mask_2d(mask, (r.shape[0], r.shape[1]), "action_mask") if r.ndim == 2 else mask.astype(bool)
     else:
         mask = np.ones(r.shape, bool)
@@ -134,10 +134,6 @@ def rewards_to_losses(
     if reward_range is None:
         scale = RewardMap(float(r[mask].min()), float(r[mask].max()))
     else:
-        try:
-            low, high = reward_range
-        except (TypeError, ValueError):
-            raise OpoError(f"reward_range is {reward_range!r}: a pair (low, high) is needed") from None
-        scale = RewardMap(real(low, "reward_range[0]", least=-np.inf), real(high, "reward_range[1]", least=-np.inf))
+        scale = RewardMap(*pair_of(reward_range, "reward_range", "(low, high)"))
     losses = scale.losses(np.where(mask, r, scale.low))
     return RescaledRewards(losses, scale)

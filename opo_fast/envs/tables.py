@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import as_real, real, whole
+from ..checks import as_array, as_distribution, as_real, instance, items, labels_of, real, whole
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..layout import as_mask_2d
@@ -82,7 +82,9 @@ class TabularMDP:
         self.name, self.source = str(name), str(source)
         shape = (self.n_states, self.n_actions)
         mask = np.ones(shape, bool) if action_mask is None else as_mask_2d(action_mask, shape, "action_mask")
-        ends = np.array([whole(state, "terminals", least=0, most=self.n_states - 1) for state in terminals], np.int64)
+        ends = np.array(
+            [whole(state, "terminals", least=0, most=self.n_states - 1) for state in items(terminals, "terminals", "states")], np.int64
+        )
         flat = array if sparse else array.reshape(-1, self.n_states)
         check_rows(flat, mask, ends)
         reduced = np.array(_reduced(rewards, flat, shape), np.float64)
@@ -192,6 +194,7 @@ class TabularMDP:
             There is none: layers after the first differ in size, transitions, losses or mask, or the first layer is
             neither one of the states nor a start distribution of loss 0. Fewer than three layers do not show it.
         """
+        instance(mdp, "mdp", LayeredMDP)
         layout = mdp.layout
         sizes = layout.layer_sizes
         if layout.horizon < 3:
@@ -397,16 +400,9 @@ def _closed(flat: Any, ends: Array, n_actions: int) -> Any:
 
 
 def _start(start: Any, n_states: int) -> Any:
-    if np.ndim(start) == 0:
+    if as_array(start, "start").ndim == 0:
         return whole(start, "start", least=0, most=n_states - 1)
-    array = np.array(as_real(start, "start"), np.float64)
-    if array.shape != (n_states,):
-        raise OpoError(f"start has shape {array.shape}: a state, or one probability for each of the {n_states} states, is needed")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
-    if bad.size:
-        raise OpoError(f"start: state {int(bad[0])} has probability {float(array[bad[0]])!r}; a finite number of at least 0 is needed")
-    if abs(array.sum() - 1.0) > 1e-8:
-        raise OpoError(f"start sums to {float(array.sum())!r}; 1 is needed")
+    array = np.array(as_distribution(start, n_states, "start", "state"), np.float64)
     likely = np.flatnonzero(array)
     if likely.size == 1 and array[likely[0]] == 1.0:
         return int(likely[0])
@@ -417,10 +413,7 @@ def _start(start: Any, n_states: int) -> Any:
 def _names(values: Sequence[str] | None, n: int, what: str) -> tuple[str, ...] | None:
     if values is None:
         return None
-    result = tuple(map(str, values))
-    if len(result) != n:
-        raise OpoError(f"{what} has {len(result)} entries: {n} are needed")
-    return result
+    return labels_of(values, n, what, what.partition("_")[0] + "s")
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import items, real
 from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError
 from ..layout import Layout, as_losses, as_mask
@@ -70,10 +71,11 @@ def check_oracle(
     OpoError
         With one line for each promise that is not kept.
     """
+    contexts = items(contexts, "contexts", "contexts")
     log = TrajectoryLog.of(layout, trajectories, action_mask)
     if len(log) < 4:
         raise OpoError(f"trajectories are {len(log)}: at least 4 are needed for the checks")
-    return _Checker(source, layout, log, contexts, as_mask(layout, action_mask), tolerance).run()
+    return _Checker(source, layout, log, contexts, as_mask(layout, action_mask), real(tolerance, "tolerance")).run()
 
 
 class _Checker:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import FLOAT64, as_real
+from ..checks import FLOAT64, as_real, instance, items, labels_of
 from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError, Place
 from ..layout import Layout
@@ -29,15 +29,12 @@ class _FiniteClass:
     kind: str
 
     def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
-        self.models = tuple(models)
-        if not self.models:
-            raise OpoError("models: at least one candidate is needed, got none")
+        self.models = tuple(items(models, "models", "callables model(context)", some=True))
         for i, model in enumerate(self.models):
             if not callable(model):
                 raise OpoError(f"models[{i}] is a {type(model).__name__}: a callable model(context) is needed")
-        self.names = tuple(f"{self.kind} {i}" for i in range(len(self.models))) if names is None else tuple(map(str, names))
-        if len(self.names) != len(self.models):
-            raise OpoError(f"names has {len(self.names)} entries: one for each of the {len(self.models)} models is needed")
+        n = len(self.models)
+        self.names = labels_of([f"{self.kind} {i}" for i in range(n)] if names is None else names, n, "names", "models")
         self.size = float(len(self.models))
 
     def __len__(self) -> int:
@@ -133,9 +130,10 @@ class _FiniteOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the scores of another oracle of the same class."""
+        instance(state, "state", Mapping, needed="what an oracle's state() gave")
         if "scores" not in state:
             raise OpoError("state has no 'scores': what an oracle's state() gave is needed")
-        scores = np.asarray(state["scores"], np.float64)
+        scores = as_real(state["scores"], "state['scores']").astype(np.float64)
         if scores.shape != self.scores.shape:
             raise OpoError(f"state holds {scores.size} scores: one for each of the {self.scores.size} candidates is needed")
         self.scores = scores.copy()

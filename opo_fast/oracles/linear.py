@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from ..checks import real, whole
+from ..checks import MANY, real, whole
 from ..cmdp import Trajectory
 from ..errors import OpoError
 from ..kernels.scores import add_rows
@@ -46,7 +46,7 @@ class LinearLossClass:
     """
 
     def __init__(self, features: Callable[[Any], Any], dimension: int, *, ridge: float = 0.0, size: float | None = None) -> None:
-        self.features, self.dimension = features, whole(dimension, "dimension", least=1)
+        self.features, self.dimension = features, whole(dimension, "dimension", least=1, most=MANY)
         self.ridge = real(ridge, "ridge")
         self.size = cover_size(self.dimension, size)
 
@@ -146,7 +146,7 @@ class DisjointLinearLossClass:
     """
 
     def __init__(self, features: Callable[[Any], Any], dimension: int, *, ridge: float = 0.0, size: float | None = None) -> None:
-        self.features, self.dimension = features, whole(dimension, "dimension", least=1)
+        self.features, self.dimension = features, whole(dimension, "dimension", least=1, most=MANY)
         self.ridge = real(ridge, "ridge")
         self.size = cover_size(self.dimension, size)
 

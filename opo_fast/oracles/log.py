@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_path, frozen, whole
+from ..checks import as_array, as_path, frozen, having, instance, items, whole
 from ..cmdp import ContextualMDP, Trajectory, check_trajectory
 from ..errors import OpoError, install
 from ..layout import Layout, as_mask
-from ..operations import play
+from ..operations import check_policy, play
 from ..progress import bar
 from ..store import reading, write_state, writing
 from ..streams import Streams
@@ -58,8 +58,11 @@ class TrajectoryLog(Sequence[Trajectory]):
         losses: npt.ArrayLike,
         action_mask: npt.ArrayLike | None = None,
     ) -> None:
-        if not isinstance(layout, Layout):
-            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        instance(layout, "layout", Layout)
+        if not isinstance(contexts, np.ndarray):
+            contexts = items(contexts, "contexts", "contexts")
+        elif not contexts.ndim:
+            raise OpoError("contexts is an array without axes: its first axis must be the episode")
         self.layout, self.action_mask = layout, as_mask(layout, action_mask)
         n, horizon = len(contexts), layout.horizon
         if n == 0:
@@ -98,6 +101,7 @@ class TrajectoryLog(Sequence[Trajectory]):
     @classmethod
     def of(cls, layout: Layout, trajectories: Any, action_mask: npt.ArrayLike | None = None) -> TrajectoryLog:
         """The log of an iterable of `Trajectory`; a log that was checked for this layout and mask is handed on as it is."""
+        instance(layout, "layout", Layout)
         if isinstance(trajectories, TrajectoryLog):
             log, mask = trajectories, as_mask(layout, action_mask)
             if log.layout != layout:
@@ -132,6 +136,9 @@ class TrajectoryLog(Sequence[Trajectory]):
         policy : callable, optional
             ``policy(context)`` gives a policy (n_states, A). Default: uniform over the allowed actions.
         """
+        having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
+        if policy is not None and not callable(policy):
+            raise OpoError(f"policy is a {type(policy).__name__}: a callable policy(context) is needed")
         episodes, streams = whole(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
         sample_losses = getattr(cmdp, "sample_losses", None)
         played, mask = [], None
@@ -139,7 +146,7 @@ class TrajectoryLog(Sequence[Trajectory]):
             context = cmdp.sample_context(streams.generator("contexts", t))
             mdp = cmdp.mdp(context)
             mask = mdp.action_mask
-            chosen = mdp.uniform_policy() if policy is None else np.ascontiguousarray(policy(context), np.float64)
+            chosen = mdp.uniform_policy() if policy is None else check_policy(mdp, policy(context))
             u = [streams.uniforms(name, t) for name in ("actions", "transitions", "losses")]
             played.append(play(mdp, chosen, u[0], u[1], u[2], context, sample_losses, "numba"))
         return cls.of(cmdp.layout, played, mask)
@@ -258,10 +265,7 @@ class TrajectoryLog(Sequence[Trajectory]):
 
 
 def _column(values: Any, name: str, kinds: str) -> Array:
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise OpoError(f"{name} is not a rectangular array: {error}") from None
+    array = as_array(values, name)
     if array.dtype.kind not in kinds:
         raise OpoError(f"{name} has dtype {array.dtype}: {'whole ' if kinds == 'iu' else ''}numbers are needed")
     return array

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import as_distribution, frozen, whole
+from ..checks import MANY, as_distribution, as_real, frozen, items, real, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
 from ..layers import LayeredMDP
@@ -46,10 +46,8 @@ class MixtureDynamicsClass:
     def __init__(
         self, bases: Sequence[Any], groups: int = 1, memberships: Callable[[Any], Any] | None = None, *, size: float | None = None
     ) -> None:
-        self.bases = tuple(bases)
-        if not self.bases:
-            raise OpoError("bases: at least one dynamics is needed, got none")
-        self.groups = whole(groups, "groups", least=1)
+        self.bases = tuple(items(bases, "bases", "dynamics", some=True))
+        self.groups = whole(groups, "groups", least=1, most=MANY)
         if memberships is not None and not callable(memberships):
             raise OpoError(f"memberships is a {type(memberships).__name__}: a callable memberships(context) is needed")
         self.memberships = memberships
@@ -251,6 +249,12 @@ def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e
     gap : float
         The maximum exceeds the value at W by no more (Frank and Wolfe's duality gap).
     """
+    z, counts, start = as_real(z, "z"), as_real(counts, "counts"), as_real(start, "start")
+    tolerance = real(tolerance, "tolerance")
+    if start.ndim != 2 or not start.size or z.shape != (counts.size, start.size) or counts.ndim != 1:
+        raise OpoError(f"z, counts, start have shapes {z.shape}, {counts.shape}, {start.shape}: (n, I * J), (n,), (I, J) are needed")
+    if not (counts > 0).all() or not ((z >= 0).all() and np.isfinite(z).all() and (z > 0).any(axis=1).all()):
+        raise OpoError("z and counts: finite numbers of at least 0, in each row of z one above 0, and counts above 0 are needed")
     groups, total = start.shape[0], float(counts.sum())
     x = start.ravel().copy()
     if not (np.einsum("rk,k->r", z, x) > 0).all():

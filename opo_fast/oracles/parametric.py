@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_real, frozen, real
+from ..checks import as_real, frozen, instance, real, shown
 from ..cmdp import Trajectory, check_trajectory, context_key
 from ..errors import OpoError
 from ..layout import Layout
@@ -47,8 +47,7 @@ class ParametricOracle:
     function_class: Any
 
     def __init__(self, layout: Layout, action_mask: Array | None) -> None:
-        if not isinstance(layout, Layout):
-            raise OpoError(f"layout is a {type(layout).__name__}: an opo_fast.Layout is needed")
+        instance(layout, "layout", Layout)
         self.layout, self.action_mask = layout, action_mask
         self.episodes = 0
         self._number = 0
@@ -91,7 +90,7 @@ class ParametricOracle:
     def _known(self, fit: Hashable) -> int:
         if isinstance(fit, (int, np.integer)) and 0 <= fit <= self._number:
             return int(fit)
-        raise OpoError(f"fit is {fit!r}: a number that fit() gave, 0 to {self._number}, is needed")
+        raise OpoError(f"fit is {shown(fit)}: a number that fit() gave, 0 to {self._number}, is needed")
 
     def _prepare(self, batch: Batch) -> Any:
         raise NotImplementedError
@@ -117,7 +116,9 @@ class ParametricOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle of the same class and layout; one that does not fit raises and changes nothing."""
+        instance(state, "state", Mapping, needed="what an oracle's state() gave")
         theirs = state.get("oracle", {})
+        instance(theirs, "state['oracle']", Mapping, needed="what an oracle's state() gave")
         for name, value in self._settings().items():
             if theirs.get(name) != value:
                 raise OpoError(f"state belongs to an oracle whose {name} is {theirs.get(name)!r}: {value!r} is needed")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from ..checks import real, whole
+from ..checks import having, instance, real, shown, whole
 from ..cmdp import Trajectory
 from ..errors import OpoError
 from ..layout import Layout
@@ -47,7 +47,7 @@ class Refit:
             return cls("interval", whole(value, "refit", least=1))
         except OpoError:
             raise OpoError(
-                f"refit is {value!r}: 'every', 'doubling', a number of episodes of at least 1 or ('gain', threshold) is needed"
+                f"refit is {shown(value)}: 'every', 'doubling', a number of episodes of at least 1 or ('gain', threshold) is needed"
             ) from None
 
     def due(self, episodes: int, fitted: int) -> bool:
@@ -113,6 +113,7 @@ class ScheduledOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle with the same schedule."""
+        instance(state, "state", Mapping, needed="what an oracle's state() gave")
         if "refit" not in state or state["refit"][0] != str(self.refit):
             found = state["refit"][0] if "refit" in state else "every"
             raise OpoError(f"state belongs to an oracle that refits {found}: {self.refit} is needed")
@@ -146,6 +147,8 @@ def scheduled(source: Any, refit: Any) -> Any:
     >>> agent = OPO(layout, scheduled(F, "doubling"), scheduled(P, ("gain", 2.0)), episodes=T)  # doctest: +SKIP
     """
     schedule = Refit.parse(refit)
+    if not hasattr(source, "oracle"):
+        having(source, "source", ("fit",), "a function class with oracle(...), or an oracle,")
     if schedule.kind == "every":
         return source
     return (

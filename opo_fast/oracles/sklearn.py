@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, whole
+from ..checks import instance, real, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError, install
 from ..layout import Layout
@@ -32,6 +32,7 @@ def pair_features(layout: Layout) -> Callable[[Any], Array]:
     callable
         ``features(context)`` of shape (n_states, A, number of context entries + n_states + A).
     """
+    instance(layout, "layout", Layout)
     state = np.eye(layout.n_states)[:, None, :].repeat(layout.n_actions, axis=1)
     action = np.eye(layout.n_actions)[None, :, :].repeat(layout.n_states, axis=0)
 

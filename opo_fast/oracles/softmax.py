@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_real, real, whole
+from ..checks import MANY, as_real, real, whole
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
 from ..layout import Layout
@@ -46,7 +46,7 @@ class SoftmaxDynamicsClass:
     ) -> None:
         if not callable(features):
             raise OpoError(f"features is a {type(features).__name__}: a callable features(context) is needed")
-        self.features, self.dimension, self.support = features, whole(dimension, "dimension", least=1), support
+        self.features, self.dimension, self.support = features, whole(dimension, "dimension", least=1, most=MANY), support
         self.ridge = real(ridge, "ridge", strict=True)
         self.size = cover_size(self.dimension, size)
 

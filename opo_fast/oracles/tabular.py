@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real
+from ..checks import real, truth
 from ..cmdp import Trajectory, context_key
 from ..errors import OpoError
 from ..layout import Layout
@@ -37,7 +37,7 @@ class TabularLossClass:
     """
 
     def __init__(self, *, per_context: bool = False, unseen: float = 0.0, size: float | None = None) -> None:
-        self.per_context, self.unseen = bool(per_context), real(unseen, "unseen", most=1.0)
+        self.per_context, self.unseen = truth(per_context, "per_context"), real(unseen, "unseen", most=1.0)
         self.size = cover_size(1000, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> TabularLossOracle:
@@ -64,7 +64,7 @@ class TabularDynamicsClass:
     """
 
     def __init__(self, support: Any = None, *, per_context: bool = False, smoothing: float = 0.0, size: float | None = None) -> None:
-        self.support, self.per_context, self.smoothing = support, bool(per_context), real(smoothing, "smoothing")
+        self.support, self.per_context, self.smoothing = support, truth(per_context, "per_context"), real(smoothing, "smoothing")
         self.size = cover_size(1000, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> TabularDynamicsOracle:

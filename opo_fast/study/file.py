@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from ..checks import LARGEST, as_path, shown
 from ..errors import OpoError
 from .grid import Choice, Run, canonical, choices, expand
 
@@ -123,7 +124,7 @@ class Study:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Study:
         """Read a study file."""
-        path = pathlib.Path(path)
+        path = pathlib.Path(as_path(path))
         try:
             text = path.read_bytes().decode("utf-8")
             data = tomllib.loads(text)
@@ -182,7 +183,7 @@ class Study:
         self.format = check.one_of(data["format"], ("format",), FORMATS) if "format" in data else None
         self.environments = check.entries(data["environments"], "environments")
         self.agents = check.entries(data["agents"], "agents")
-        self.root = pathlib.Path.cwd() if root is None else pathlib.Path(root)
+        self.root = pathlib.Path.cwd() if root is None else pathlib.Path(as_path(root, "root"))
         count = len(self.seeds)
         for kind in ("environments", "agents"):
             count *= sum(math.prod(len(v) for v in entry.grid.values()) for entry in getattr(self, kind))
@@ -224,7 +225,7 @@ class _Check:
         self.places = places
 
     def error(self, path: tuple[str | int, ...], value: Any, needed: str) -> OpoError:
-        return OpoError(f"{self.places.at(path)}{spelled(path)} is {value!r}: {needed}")
+        return OpoError(f"{self.places.at(path)}{spelled(path)} is {shown(value)}: {needed}")
 
     def table(self, value: Any, path: tuple[str | int, ...], known: Sequence[str], needed: Sequence[str] = ()) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
@@ -247,6 +248,8 @@ class _Check:
     def whole(self, value: Any, path: tuple[str | int, ...], least: int) -> int:
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
             raise self.error(path, value, f"a whole number of at least {least} is needed")
+        if value > LARGEST and path[0] != "seeds":
+            raise self.error(path, value, f"a whole number of at most {LARGEST} is needed")
         return int(value)
 
     def one_of(self, value: Any, path: tuple[str | int, ...], known: Sequence[str]) -> str:
@@ -361,8 +364,8 @@ class _Places:
         depth = 0
         # Blank out texts and comments, so that brackets in them do not count.
         bare = _STRING.sub(lambda m: "".join(c if c == "\n" else "_" for c in m.group()) if m.group()[0] != "#" else "", text)
-        for number, (line, shown) in enumerate(zip(text.splitlines(), bare.splitlines(), strict=False), 1):
-            header = _HEADER.match(line) if depth == 0 and shown.lstrip().startswith("[") else None
+        for number, (line, plain) in enumerate(zip(text.splitlines(), bare.splitlines(), strict=False), 1):
+            header = _HEADER.match(line) if depth == 0 and plain.lstrip().startswith("[") else None
             if header:
                 table = self._table(_parts(header.group(2)), header.group(1) == "[[", counts)
                 for end in range(1, len(table) + 1):
@@ -374,7 +377,7 @@ class _Places:
                 for part in _parts(key.group(1)):
                     path = (*path, part)
                     self.lines.setdefault(path, number)
-            depth += sum(shown.count(c) for c in "[{") - sum(shown.count(c) for c in "]}")
+            depth += sum(plain.count(c) for c in "[{") - sum(plain.count(c) for c in "]}")
 
     @staticmethod
     def _table(parts: list[str], array: bool, counts: dict[tuple[str | int, ...], int]) -> tuple[str | int, ...]:

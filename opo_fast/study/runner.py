@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents, envs
-from ..checks import whole
+from ..checks import MANY, instance, whole
 from ..errors import OpoError, install
 from ..operations import evaluate, solve
 from ..simulate import Simulation
@@ -519,9 +519,10 @@ def run_study(
     OpoError
         The folder cannot be written or belongs to another study, an extra is missing, a scheduler cannot be reached.
     """
-    workers = whole(1 if workers is None else workers, "workers", least=1)
+    instance(study, "study", Study, needed="an opo_fast.study.Study")
+    workers = whole(1 if workers is None else workers, "workers", least=1, most=MANY)
     if threads is not None:
-        threads = whole(threads, "threads", least=1)
+        threads = whole(threads, "threads", least=1, most=MANY)
     if backend not in ("loky", "dask", "ray"):
         raise OpoError(f"backend is {backend!r}: 'loky', 'dask' or 'ray' is needed")
     if address is not None and backend == "loky":

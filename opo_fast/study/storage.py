@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import as_path
 from ..errors import OpoError, install
 from .file import Study
 
@@ -161,7 +162,7 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = pathlib.Path(folder)
+        self.folder = pathlib.Path(as_path(folder, "folder"))
         self.runs, self.failures, self.running, self.checkpoints = (self.folder / name for name in _FOLDERS)
         self.index = self.folder / "index.jsonl"
         self.stop_file = self.folder / "stop"

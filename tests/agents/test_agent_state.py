@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import warnings
 
 import numpy as np
 import pytest
@@ -225,3 +226,20 @@ def test_an_oracle_that_cannot_be_saved_is_named():
     agent = of.OPO(env.layout, Bare(losses.oracle(env.layout, None)), dynamics, eta=0.1, beta_loss=1.0, beta_dynamics=1.0)
     with pytest.raises(of.OpoError, match="loss oracle is a Bare without state"):
         agent.state()
+
+
+@pytest.mark.parametrize("name", ["opo", "e-uc3rl", "rm-ucdd", "tabular-opo"])
+def test_playing_on_past_the_episodes_of_the_parameters_is_said_once(name):
+    env = of.envs.make("random-finite", n_contexts=2)
+    agent = of.agents.make(name, env, episodes=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of.simulate(env, agent, 3)
+    with pytest.warns(UserWarning, match="plays more than the 3 episodes that its theory's parameters are for") as caught:
+        of.simulate(env, agent, 3)
+    assert len(caught) == 1
+    # By hand there is no such number.
+    by_hand = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=1, eta=1.0, beta_loss=1.0, beta_dynamics=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of.simulate(env, by_hand, 3)

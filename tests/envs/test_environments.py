@@ -79,7 +79,7 @@ def test_names_and_lines():
         envs.make("taxxi")
     with pytest.raises(of.OpoError, match="has no option 'size'"):
         envs.make("combination-lock", size=3)
-    with pytest.raises(of.OpoError, match="resource-gathering cannot be built with horizon=3, attacks=3"):
+    with pytest.raises(of.OpoError, match="attacks is a int: a sequence of probabilities is needed"):
         envs.make("resource-gathering", horizon=3, attacks=3)
 
 
@@ -221,7 +221,7 @@ def test_unknown_contexts_are_refused():
         (envs.random_softmax, {"strength": -1}, "strength is -1.0"),
         (envs.resource_gathering, {"attacks": ()}, "at least one"),
         (envs.resource_gathering, {"attacks": (2,)}, "attack is 2.0"),
-        (envs.inventory, {"demands": ()}, "at least one regime"),
+        (envs.inventory, {"demands": ()}, "at least one is needed"),
         (envs.inventory, {"items": 10}, "too many"),
         (envs.queue_network, {"arrivals": [(0.1, 0.2, 0.3)]}, "has 3 entries"),
         (envs.queue_network, {"service": 1.5}, "service is 1.5"),

@@ -185,7 +185,7 @@ def test_bad_options(options, words):
 
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(of.OpoError, match=r"opo-fast\[icu\]"):
+    with pytest.raises(of.OpoError, match=r"\[icu\]"):
         load_icu_data()
 
 

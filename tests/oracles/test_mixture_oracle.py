@@ -135,5 +135,5 @@ def test_what_no_base_explains_is_refused_by_name():
         groups.transitions(0, 2)
     with pytest.raises(of.OpoError, match=r"memberships at context 0 sums to 0.5; 1 is needed"):
         MixtureDynamicsClass([[np.array([[[0.5, 0.5]]])]], 1, lambda c: [0.5]).oracle(layout).transitions(0, 0)
-    with pytest.raises(of.OpoError, match="bases: at least one dynamics"):
+    with pytest.raises(of.OpoError, match="bases: at least one is needed"):
         MixtureDynamicsClass([])

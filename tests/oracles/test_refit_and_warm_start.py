@@ -116,7 +116,11 @@ def test_a_scheduled_oracle_goes_on_from_a_file(refit, tmp_path):
         first.fit()
     with pytest.raises(of.OpoError, match="belongs to an oracle that refits"):
         scheduled(TabularLossClass(), 3).oracle(LAYOUT, None).restore(first.state())
-    assert scheduled("anything", "every") == "anything"
+    plain = TabularLossClass()
+    assert scheduled(plain, "every") is plain
+    for refit in ("every", 3):
+        with pytest.raises(of.OpoError, match="source is a NoneType without fit: a function class"):
+            scheduled(None, refit)
 
 
 # -- warm start ----------------------------------------------------------------------------------------------------------
