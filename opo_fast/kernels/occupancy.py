@@ -21,19 +21,62 @@ STATES = 64
 @inlined
 def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0, back):
     """Occupancy of next states lo..hi-1: d[d0 + j] = sum_i P(j | row i) w[w0 + i]."""
-    # Four next states at a time; eight partial sums each, merged by `vsum`, then the rows that do not fill a vector.
+    # Eight next states at a time; eight partial sums each, merged by `vsum`, then the rows that do not fill a vector.
     full = n_rows // 8 * 8
-    fours = (hi - lo) // 4
-    for four in range(fours):
-        j = lo + 4 * (fours - 1 - four if back else four)
+    eights = (hi - lo) // 8
+    for eight in range(eights):
+        j = lo + 8 * (eights - 1 - eight if back else eight)
         o0 = start + j * n_rows
         o1 = o0 + n_rows
         o2 = o1 + n_rows
         o3 = o2 + n_rows
-        a0 = vset(0.0)
-        a1 = vset(0.0)
-        a2 = vset(0.0)
-        a3 = vset(0.0)
+        o4 = o3 + n_rows
+        o5 = o4 + n_rows
+        o6 = o5 + n_rows
+        o7 = o6 + n_rows
+        a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = vset(0.0)
+        for i in range(0, full, 8):
+            x = vload(w, w0 + i)
+            a0 = vfma(vload(data, o0 + i), x, a0)
+            a1 = vfma(vload(data, o1 + i), x, a1)
+            a2 = vfma(vload(data, o2 + i), x, a2)
+            a3 = vfma(vload(data, o3 + i), x, a3)
+            a4 = vfma(vload(data, o4 + i), x, a4)
+            a5 = vfma(vload(data, o5 + i), x, a5)
+            a6 = vfma(vload(data, o6 + i), x, a6)
+            a7 = vfma(vload(data, o7 + i), x, a7)
+        x0 = vsum(a0)
+        x1 = vsum(a1)
+        x2 = vsum(a2)
+        x3 = vsum(a3)
+        x4 = vsum(a4)
+        x5 = vsum(a5)
+        x6 = vsum(a6)
+        x7 = vsum(a7)
+        for i in range(full, n_rows):
+            x0 = fma(data[o0 + i], w[w0 + i], x0)
+            x1 = fma(data[o1 + i], w[w0 + i], x1)
+            x2 = fma(data[o2 + i], w[w0 + i], x2)
+            x3 = fma(data[o3 + i], w[w0 + i], x3)
+            x4 = fma(data[o4 + i], w[w0 + i], x4)
+            x5 = fma(data[o5 + i], w[w0 + i], x5)
+            x6 = fma(data[o6 + i], w[w0 + i], x6)
+            x7 = fma(data[o7 + i], w[w0 + i], x7)
+        d[d0 + j] = x0
+        d[d0 + j + 1] = x1
+        d[d0 + j + 2] = x2
+        d[d0 + j + 3] = x3
+        d[d0 + j + 4] = x4
+        d[d0 + j + 5] = x5
+        d[d0 + j + 6] = x6
+        d[d0 + j + 7] = x7
+    j = lo + 8 * eights
+    if j + 4 <= hi:
+        o0 = start + j * n_rows
+        o1 = o0 + n_rows
+        o2 = o1 + n_rows
+        o3 = o2 + n_rows
+        a0 = a1 = a2 = a3 = vset(0.0)
         for i in range(0, full, 8):
             x = vload(w, w0 + i)
             a0 = vfma(vload(data, o0 + i), x, a0)
@@ -53,15 +96,18 @@ def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0, back):
         d[d0 + j + 1] = x1
         d[d0 + j + 2] = x2
         d[d0 + j + 3] = x3
-    for j in range(lo + 4 * fours, hi):
+        j += 4
+    while j < hi:
         o0 = start + j * n_rows
         a0 = vset(0.0)
         for i in range(0, full, 8):
-            a0 = vfma(vload(data, o0 + i), vload(w, w0 + i), a0)
+            x = vload(w, w0 + i)
+            a0 = vfma(vload(data, o0 + i), x, a0)
         x0 = vsum(a0)
         for i in range(full, n_rows):
             x0 = fma(data[o0 + i], w[w0 + i], x0)
         d[d0 + j] = x0
+        j += 1
 
 
 @inlined
