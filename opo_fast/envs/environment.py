@@ -143,8 +143,8 @@ class Environment:
         if not n:
             raise OpoError("contexts: at least one context is needed, got none")
         self._index = _indices(self.contexts)
-        p = np.full(n, 1 / n) if probabilities is None else as_distribution(probabilities, n, "probabilities", "context")
-        self.probabilities = p = p.astype(np.float64)
+        p = np.full(n, 1 / n) if probabilities is None else as_real(probabilities, "probabilities").astype(np.float64)
+        self.probabilities = as_distribution(p, n, "probabilities", "context")
         self._cumulative, self._last = np.cumsum(p), int(np.flatnonzero(p)[-1])
         self.labels = labels_of([f"context {c}" for c in range(n)] if labels is None else labels, n, "labels", "contexts")
 

@@ -53,18 +53,20 @@ class RewardMap:
 
     def rewards(self, losses: npt.ArrayLike) -> Array:
         """Rewards of losses, of the same shape."""
-        return np.asarray(self.high - self.scale * as_real(losses, "losses"))
+        return np.asarray(self.high - self.scale * as_real(losses, "losses").astype(np.float64))
 
     def value(self, loss_value: npt.ArrayLike, steps: int) -> Array:
         """The sum of rewards over `steps` steps whose sum of losses is `loss_value`: steps * high - scale * loss_value.
 
         An extra first layer of loss 0 (a start distribution) is not one of the steps.
         """
-        return np.asarray(whole(steps, "steps", least=0) * self.high - self.scale * as_real(loss_value, "loss_value"))
+        return np.asarray(whole(steps, "steps", least=0) * self.high - self.scale * as_real(loss_value, "loss_value").astype(np.float64))
 
     def loss_value(self, reward_value: npt.ArrayLike, steps: int) -> Array:
         """The inverse of `value`."""
-        return np.asarray((whole(steps, "steps", least=0) * self.high - as_real(reward_value, "reward_value")) / (self.scale or 1.0))
+        return np.asarray(
+            (whole(steps, "steps", least=0) * self.high - as_real(reward_value, "reward_value").astype(np.float64)) / (self.scale or 1.0)
+        )
 
     @property
     def absorbing(self) -> float:

@@ -402,7 +402,8 @@ def _closed(flat: Any, ends: Array, n_actions: int) -> Any:
 def _start(start: Any, n_states: int) -> Any:
     if as_array(start, "start").ndim == 0:
         return whole(start, "start", least=0, most=n_states - 1)
-    array = np.array(as_distribution(start, n_states, "start", "state"), np.float64)
+    array = np.array(as_real(start, "start"), np.float64)
+    as_distribution(array, n_states, "start", "state")
     likely = np.flatnonzero(array)
     if likely.size == 1 and array[likely[0]] == 1.0:
         return int(likely[0])
