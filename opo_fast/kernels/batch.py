@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._jit import inlined, kernel
-from ._simd import LANES, vabove, vadd, vfma, vload, vload_line, vmul, vset, vstore, vsum, vtranspose
+from ._simd import LANES, prefetch, vabove, vadd, vfma, vload, vload_line, vmul, vset, vstore, vsum, vtranspose
 from ._sync import meet
 from .occupancy import TINY, merge
 
@@ -16,6 +16,8 @@ __all__ = ["MANY", "visit_batch"]
 
 MANY = 32
 """Policies of a large batch of a dense dynamics."""
+AHEAD = 64
+"""How many rows before their use memory is asked for past policies, eight streams at a time."""
 BLOCK = 512
 """Rows of a large batch whose weights are used for several next states in a row."""
 
@@ -187,6 +189,15 @@ def _scatter(data, indptr, indices, start, lo, hi, w, w0, d, d0):
 
 
 @inlined
+def _weigh(policies, rows, r, s, d, base, lanes, tiny, w, to):
+    # Row r of eight policies; returns its state, which is `s` or a later one.
+    while rows[s + 1] <= r:
+        s += 1
+    vstore(w, to, vabove(vmul(vload(d, base + lanes * s), policies), tiny))
+    return s
+
+
+@inlined
 def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0, visits):
     # The weights of the rows of states lo..hi-1: eight rows of eight policies at a time, which are stored policy by policy.
     tiny = vset(TINY)
@@ -199,18 +210,25 @@ def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0, visits):
         line = k + min(g, count - 1)
         last = k + count - 1
         while r + 8 <= end:
-            columns = vtranspose(
+            for x in range(line, min(line + 8, last + 1)):
+                prefetch(store[x], r + AHEAD)
+            c0, c1, c2, c3, c4, c5, c6, c7 = vtranspose(
                 vload_line(store, line, r), vload_line(store, min(line + 1, last), r), vload_line(store, min(line + 2, last), r),
                 vload_line(store, min(line + 3, last), r), vload_line(store, min(line + 4, last), r),
                 vload_line(store, min(line + 5, last), r), vload_line(store, min(line + 6, last), r),
                 vload_line(store, min(line + 7, last), r),
             )  # fmt: skip
-            for column in columns:
-                while rows[s + 1] <= r:
-                    s += 1
-                y = vabove(vmul(vload(d, d0 + lanes * (s - lo) + g), column), tiny)
-                vstore(w, w0 + lanes * (r - r0) + g, y)
-                r += 1
+            to = w0 + lanes * (r - r0) + g
+            base = d0 - lanes * lo + g
+            s = _weigh(c0, rows, r, s, d, base, lanes, tiny, w, to)
+            s = _weigh(c1, rows, r + 1, s, d, base, lanes, tiny, w, to + lanes)
+            s = _weigh(c2, rows, r + 2, s, d, base, lanes, tiny, w, to + 2 * lanes)
+            s = _weigh(c3, rows, r + 3, s, d, base, lanes, tiny, w, to + 3 * lanes)
+            s = _weigh(c4, rows, r + 4, s, d, base, lanes, tiny, w, to + 4 * lanes)
+            s = _weigh(c5, rows, r + 5, s, d, base, lanes, tiny, w, to + 5 * lanes)
+            s = _weigh(c6, rows, r + 6, s, d, base, lanes, tiny, w, to + 6 * lanes)
+            s = _weigh(c7, rows, r + 7, s, d, base, lanes, tiny, w, to + 7 * lanes)
+            r += 8
         while r < end:
             while rows[s + 1] <= r:
                 s += 1
@@ -218,11 +236,26 @@ def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0, visits):
                 y = d[d0 + lanes * (s - lo) + lane] * store[k + lane, r] if lane < count else 0.0
                 w[w0 + lanes * (r - r0) + lane] = y if y > TINY else 0.0
             r += 1
-    for r in range(r0, end):
-        total = visits[r]
+    # Each row's policies are added in their order, for eight rows at a time. (Adding the 0 of a policy beyond the last is no change.)
+    r = r0
+    while r + 8 <= end:
+        total = vload(visits, r)
+        for g in range(0, count, 8):
+            x = w0 + lanes * (r - r0) + g
+            a0, a1, a2, a3, a4, a5, a6, a7 = vtranspose(
+                vload(w, x), vload(w, x + lanes), vload(w, x + 2 * lanes), vload(w, x + 3 * lanes), vload(w, x + 4 * lanes),
+                vload(w, x + 5 * lanes), vload(w, x + 6 * lanes), vload(w, x + 7 * lanes),
+            )  # fmt: skip
+            total = vadd(vadd(vadd(vadd(total, a0), a1), a2), a3)
+            total = vadd(vadd(vadd(vadd(total, a4), a5), a6), a7)
+        vstore(visits, r, total)
+        r += 8
+    while r < end:
+        total_of_row = visits[r]
         for lane in range(count):
-            total += w[w0 + lanes * (r - r0) + lane]
-        visits[r] = total
+            total_of_row += w[w0 + lanes * (r - r0) + lane]
+        visits[r] = total_of_row
+        r += 1
 
 
 @kernel
