@@ -36,7 +36,7 @@ def _log_term(horizon: int, episodes: int, delta: float, log_size: float) -> flo
     return math.log(128.0) + 4 * math.log(episodes) + math.log(horizon) + log_size - 2 * math.log(delta)
 
 
-def _log_size(loss_class_size: float, dynamics_class_size: float) -> float:
+def log_size(loss_class_size: float, dynamics_class_size: float) -> float:
     """log(|F||P|), of which the product alone could overflow."""
     sizes = real(loss_class_size, "loss_class_size", least=1.0), real(dynamics_class_size, "dynamics_class_size", least=1.0)
     return sum(map(math.log, sizes))
@@ -70,7 +70,7 @@ def parameters(
     instance(layout, "layout", Layout)
     episodes = whole(episodes, "episodes", least=1, most=10**100)
     delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-    h, log_term = layout.horizon, _log_term(layout.horizon, episodes, delta, _log_size(loss_class_size, dynamics_class_size))
+    h, log_term = layout.horizon, _log_term(layout.horizon, episodes, delta, log_size(loss_class_size, dynamics_class_size))
     spread = layout.n_states * layout.n_actions * math.log(episodes + 1)
     bonus_scale, eta_scale = real(bonus_scale, "bonus_scale"), real(eta_scale, "eta_scale")
     return Parameters(
@@ -89,7 +89,7 @@ def regret_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynam
     p = parameters(layout, episodes, loss_class_size=loss_class_size, dynamics_class_size=dynamics_class_size, delta=delta)
     h, t = layout.horizon, episodes
     spread = layout.n_states * layout.n_actions * math.log(t + 1)
-    top = 5184 * t * h**7 * _log_term(h, t, delta, _log_size(loss_class_size, dynamics_class_size))
+    top = 5184 * t * h**7 * _log_term(h, t, delta, log_size(loss_class_size, dynamics_class_size))
     expected = (
         top / p.beta_loss
         + 7 * p.beta_loss * spread

@@ -1,15 +1,22 @@
-"""Parameters and bound against numbers worked out by hand and against the paper's formulas in high precision."""
+"""Parameters and bound against numbers worked out by hand and against the paper's formulas in high precision; the regret's terms
+by hand and by the identities of the proof; the lemmas on random instances, and what breaks them."""
 
 from __future__ import annotations
 
 import math
 
 import mpmath as mp
+import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import layer_sizes, random_mask, random_model, random_transitions, seeded
 
 import opo_fast as of
+from opo_fast.decomposition import history_at, optimistic_steps, regret_decomposition
+from opo_fast.lemmas import LemmaCheck, lemma_checks, oracle_errors, oracle_guarantees
+from opo_fast.simulate import Simulation
 from opo_fast.theory import PRACTICAL, parameters, regret_bound
 
 
@@ -144,3 +151,330 @@ def test_class_sizes_whose_product_overflows():
     other = parameters(layout, 1000, loss_class_size=1e300, dynamics_class_size=1.0)
     assert one == pytest.approx(other, rel=1e-14)
     assert math.isfinite(regret_bound(layout, 1000, loss_class_size=1e200, dynamics_class_size=1e200))
+
+
+# -- the regret's terms --------------------------------------------------------------------------------------------------
+
+HAND = of.Layout([1, 2], 2)
+TRUE_LOSSES, FITTED_LOSSES = [[0.6, 0.4], [0.8, 0.4], [0.1, 0.6]], [[0.5, 0.4], [0.9, 0.3], [0.2, 0.5]]
+TRUE_BLOCK, FITTED_BLOCK = np.array([[[0.25, 0.75], [1.0, 0.0]]]), np.array([[[0.5, 0.5], [1.0, 0.0]]])
+HAND_TRUTH, HAND_FIT = of.LayeredMDP(HAND, TRUE_LOSSES, [TRUE_BLOCK]), of.LayeredMDP(HAND, FITTED_LOSSES, [FITTED_BLOCK])
+# The first bonus is 0.1 + 2 H 0.05 = 0.3 everywhere; with this eta a gap of 0.6 in Q is a factor of 27, one of 0.2 a factor of 3.
+HAND_GIVEN = {"eta": math.log(27) / 0.6, "beta_loss": 0.2, "beta_dynamics": 0.1}
+
+
+def hand_run(episodes):
+    env = of.FiniteContexts([HAND_TRUTH])
+    classes = of.FiniteLossClass([lambda c: np.array(FITTED_LOSSES)]), of.FiniteDynamicsClass([lambda c: [FITTED_BLOCK]])
+    agent = of.OPO(HAND, *classes, **HAND_GIVEN)
+    return env, agent, of.simulate(env, agent, episodes)
+
+
+def test_the_first_two_steps_by_hand():
+    first, second = optimistic_steps([HAND_FIT] * 2, **HAND_GIVEN)
+    np.testing.assert_allclose(first.bonus, 0.3, rtol=1e-14)
+    np.testing.assert_allclose(first.q, [[0.4, 0.4], [0.6, 0.0], [0.0, 0.2]], atol=1e-15)
+    np.testing.assert_allclose(first.v, [0.4, 0.3, 0.1], rtol=1e-14)
+    np.testing.assert_allclose(first.truncation, [[0, 0], [0, 0], [0.1, 0]], atol=1e-15)
+    np.testing.assert_allclose(second.policy, [[1 / 2, 1 / 2], [1 / 28, 27 / 28], [3 / 4, 1 / 4]], rtol=1e-13)
+    np.testing.assert_allclose(second.visits, [[0.5, 0.5], [0.375, 0.375], [0.125, 0.125]], rtol=1e-14)
+    np.testing.assert_allclose(second.bonus, [[0.2, 0.2], [12 / 55, 12 / 55], [4 / 15, 4 / 15]], rtol=1e-14)
+    np.testing.assert_allclose(second.q[1:], [[15 / 22, 9 / 110], [0, 7 / 30]], rtol=1e-13)
+    np.testing.assert_allclose(second.v[1:], [159 / 1540, 7 / 120], rtol=1e-13)
+    np.testing.assert_allclose(second.ahead[0], [159 / 3080 + 7 / 240, 159 / 1540], rtol=1e-13)
+    np.testing.assert_allclose(second.truncation, [[0, 0], [0, 0], [1 / 15, 0]], atol=1e-15)
+
+
+def test_the_terms_of_two_episodes_by_hand():
+    terms = regret_decomposition(*hand_run(2))
+    # Episode 1: V = 1.00625 of the uniform policy, 0.775 of the best one (first action, then second and first), V^1 = 0.4.
+    first = {"regret": 0.23125, "term_i": 0.60625, "term_ii": -0.375, "term_iii": 0.15, "term_iv": -0.525}
+    assert {name: getattr(terms, name)[0] for name in first} == pytest.approx(first, rel=1e-13)
+    played, optimal = ([float(part[0]) for part in errors] for errors in (terms.played, terms.optimal))
+    assert played == pytest.approx([0.05, -0.025, 0.6, 0.01875], rel=1e-12)
+    # Along the best policy: 0.1 + 0.25 (0.1) + 0.75 (-0.1), (0.15 - 0.2), twice 0.3, 0.75 (0.1).
+    assert optimal == pytest.approx([0.05, -0.05, 0.6, 0.075], rel=1e-12)
+    v1, v2 = 159 / 1540, 7 / 120
+    q0 = np.array([0.3 + v1 / 2 + v2 / 2, 0.2 + v1])
+    value = (0.6 + 0.25 * 29 / 70 + 0.75 * 0.225 + 0.4 + 29 / 70) / 2
+    second = {
+        "regret": value - 0.775,
+        "term_i": value - q0.mean(),
+        "term_ii": q0.mean() - 0.775,
+        "term_iii": (q0[1] - q0[0]) / 2 + 0.25 * (v1 - 9 / 110) + 0.75 * v2,
+        "term_iv": q0[0] - 0.6 - 0.25 * v1 - 0.75 * v2 + 0.25 * (9 / 110 - 0.4) + 0.75 * (0 - 0.1),
+    }
+    assert {name: getattr(terms, name)[1] for name in second} == pytest.approx(second, rel=1e-12)
+
+
+class World:
+    """Contexts with their own losses and dynamics; three candidates in each class, the truth in the middle."""
+
+    def __init__(self, seed: int, *, masked: bool = False, sparse: bool = False, contexts: int = 2):
+        rng, sizes, n_actions = np.random.default_rng(seed), (1, 3, 4, 2), 3
+        self.layout = of.Layout(sizes, n_actions)
+        self.mask = random_mask(rng, self.layout.shape) if masked else None
+
+        def near(base):
+            losses = 0.9 * base.losses + 0.1 * rng.random(self.layout.shape)
+            blocks = [0.9 * x + 0.1 * y for x, y in zip(base.transitions.arrays(), random_transitions(rng, sizes, n_actions), strict=True)]
+            form = [sp.csr_array(block.reshape(-1, block.shape[-1])) for block in blocks] if sparse else blocks
+            return of.LayeredMDP(self.layout, losses, form, self.mask)
+
+        bases = [random_model(rng, sizes, n_actions) for _ in range(contexts)]
+        models = [[near(base) for base in bases] for _ in range(3)]
+        self.env = of.FiniteContexts(models[1], rng.dirichlet(np.full(contexts, 3.0)))
+        self.losses = of.FiniteLossClass([lambda c, i=i: models[i][c].losses for i in range(3)])
+        self.dynamics = of.FiniteDynamicsClass([lambda c, i=i: models[i][c].transitions for i in range(3)])
+
+    def agent(self, **options):
+        given = {"eta": 0.5, "beta_loss": 0.6, "beta_dynamics": 0.1, **options}
+        return of.OPO(self.layout, self.losses, self.dynamics, action_mask=self.mask, **given)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_terms_sum_to_the_regret_of_every_episode(masked, sparse):
+    world = World(3, masked=masked, sparse=sparse)
+    agent = world.agent()
+    run = of.simulate(world.env, agent, 60, seed=1)
+    assert len(run.contexts) == 2
+    assert len(set(zip(run.loss_fit, run.dynamics_fit, strict=True))) > 1
+    terms = regret_decomposition(world.env, agent, run)
+    np.testing.assert_allclose(terms.regret, run.regret, atol=1e-10)
+    np.testing.assert_allclose(terms.term_i + terms.term_iii + terms.term_iv, run.regret, atol=1e-10)
+    np.testing.assert_allclose(terms.term_iii + terms.term_iv, terms.term_ii, atol=1e-10)
+    np.testing.assert_allclose(terms.played.total, terms.term_i, atol=1e-10)
+    np.testing.assert_allclose(terms.optimal.total, -terms.term_iv, atol=1e-10)
+    assert min(np.abs(column).max() for column in (*terms[:5], *terms.played, *terms.optimal)) > 1e-3
+
+
+def test_the_optimistic_value_is_that_of_the_agent():
+    # V^t = V^{pi^t} - term (i) is what the agent's own chain holds once episode t has been observed.
+    world = World(4)
+    agent, values, optimistic, contexts = world.agent(), [], [], []
+    run = Simulation(world.env, agent, 40)
+    for t in range(40):
+        contexts.append(run.context(t))
+        run.step()
+        optimistic.append(agent.value(contexts[-1]))
+        values.append(run.columns["value"][t])
+    terms = regret_decomposition(world.env, agent, contexts)
+    np.testing.assert_allclose(np.array(values) - terms.term_i, optimistic, atol=1e-12)
+    for whole, part in zip(terms[:5], regret_decomposition(world.env, agent, contexts[:25])[:5], strict=True):
+        np.testing.assert_array_equal(whole[:25], part)
+
+
+def test_parts_of_a_bandit():
+    # One state: under pi* term (iv) is f^t(a*) - l(a*) - b, or -l(a*) where max{0, .} cuts.
+    layout, true, fitted = of.Layout([1], 2), np.array([[0.3, 0.8]]), np.array([[0.5, 0.6]])
+    env = of.FiniteContexts([of.LayeredMDP(layout, true, [])])
+    classes = of.FiniteLossClass([lambda c: fitted]), of.FiniteDynamicsClass([lambda c: []])
+    agent = of.OPO(layout, *classes, eta=0.5, beta_loss=0.4, beta_dynamics=0.1)
+    terms = regret_decomposition(env, agent, of.simulate(env, agent, 30))
+    p = 1 - terms.regret / 0.5  # of the better action
+    np.testing.assert_allclose(terms.played.loss, -0.2 * p + 0.2 * (1 - p), atol=1e-14)
+    np.testing.assert_array_equal(terms.played.dynamics, 0)
+    visits = np.concatenate([[0], np.cumsum(p)[:-1]])
+    np.testing.assert_allclose(terms.optimal.bonus, (0.2 + 2 * 0.05) / (1 + visits), rtol=1e-12)
+    np.testing.assert_allclose(terms.term_iv, np.maximum(0.5 - terms.optimal.bonus, 0) - 0.3, atol=1e-14)
+
+
+def test_of_what_run():
+    env, agent, run = hand_run(4)
+    for bad, text in [
+        (lambda: regret_decomposition(env, agent, of.simulate(env, hand_run(1)[1], 5)), "run has 5 episodes: .* has observed 4"),
+        (lambda: regret_decomposition(env, World(1).agent(), [0]), "run has 1 episodes: .* has observed 0"),
+        (lambda: regret_decomposition(env, "opo", run), r"agent is a str: an opo_fast\.OPO is needed"),
+        (lambda: regret_decomposition(3, agent, run), "cmdp is a int without mdp"),
+        (lambda: regret_decomposition(env, agent, 3), "run is a int"),
+        (lambda: regret_decomposition(env, agent, []), "run: at least one is needed"),
+        (lambda: history_at(agent, 0, 6), "episodes is 6: a whole number from 1 to 5"),
+        (lambda: optimistic_steps([HAND_FIT, 3], **HAND_GIVEN), r"history\[1\] is a int"),
+        (lambda: optimistic_steps([HAND_FIT], **{**HAND_GIVEN, "eta": -1}), "eta is -1"),
+    ]:
+        with pytest.raises(of.OpoError, match=text):
+            bad()
+    other = of.OPO(HAND, agent.loss_oracle, agent.dynamics_oracle, eta=0.1, beta_loss=0.2, beta_dynamics=0.1)
+    of.simulate(env, other, 4)
+    with pytest.raises(of.OpoError, match=r"the regret of episode 2 is .* the agent that played the run"):
+        regret_decomposition(env, other, run)
+    run.contexts = []
+    with pytest.raises(of.OpoError, match="run kept no contexts"):
+        regret_decomposition(env, agent, run)
+
+
+# -- the lemmas ----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def instances(draw):
+    """A true model, a history that has nothing to do with it, and parameters."""
+    rng, sizes, n_actions = seeded(draw), draw(layer_sizes(max_horizon=4, max_size=5)), draw(st.integers(1, 4))
+    mask = random_mask(rng, (sum(sizes), n_actions)) if draw(st.booleans()) else None
+    truth, *fits = (
+        random_model(rng, sizes, n_actions, draw(st.sampled_from(["dense", "csr"])), mask=mask, density=draw(st.sampled_from([1.0, 0.3])))
+        for _ in range(draw(st.integers(2, 4)))
+    )
+    if draw(st.booleans()):
+        fits.append(truth.with_losses(fits[0].losses))
+    history = [fits[i] for i in np.sort(rng.integers(len(fits), size=draw(st.integers(1, 25))))]
+    scales = st.floats(-2, 4).map(lambda x: 10.0**x)
+    return truth, history, {"eta": draw(scales) / 10, "beta_loss": draw(scales), "beta_dynamics": draw(scales)}
+
+
+@given(instances())
+def test_steps_are_those_of_the_reference(drawn):
+    _, history, given_ = drawn
+    *_, last = optimistic_steps(history, **given_)
+    if len(history) > 1:
+        np.testing.assert_allclose(last.policy, of.reference.policy_chain(history[:-1], **given_), atol=1e-9)
+    visits = sum((of.occupancy(last.model, step.policy) for step in list(optimistic_steps(history, **given_))[:-1]), 0 * last.visits)
+    np.testing.assert_allclose(last.visits, visits, atol=1e-12)
+    # Q^t is the Q of its own policy at losses that the truncation has raised.
+    raised = last.model.losses - last.bonus + last.truncation
+    scale = 1 + np.abs(raised).max()
+    shifted = of.LayeredMDP(last.model.layout, (raised + scale) / (2 * scale), last.model.transitions)
+    expected = 2 * scale * of.evaluate(shifted, last.policy).v[0] - scale * last.model.layout.horizon
+    assert last.v[0] == pytest.approx(expected, abs=1e-10 * scale)
+
+
+@given(instances())
+def test_the_lemmas_hold_for_any_fits(drawn):
+    truth, history, given_ = drawn
+    checks = lemma_checks(truth, optimistic_steps(history, **given_), **given_)
+    assert [str(check) for check in checks.values() if not check.holds] == []
+    assert checks["value difference"].left.size == len(history)
+
+
+# Losses that are told 0.4 too high: 50 episodes, true dynamics.
+def biased(truth, by=0.4):
+    return [truth.with_losses(np.minimum(1.0, truth.losses + by))] * 50
+
+
+def violated(truth, steps, given_):
+    return {name for name, check in lemma_checks(truth, steps, **given_).items() if not check.holds}
+
+
+LARGE = {"eta": 0.3, "beta_loss": 400.0, "beta_dynamics": 400.0}
+SMALL = {"eta": 0.3, "beta_loss": 1.0, "beta_dynamics": 1.0}
+TRUTH = random_model(np.random.default_rng(5), [1, 3, 3], 3)
+LOW = TRUTH.with_losses(0.5 * TRUTH.losses)
+
+
+def test_too_small_a_bonus_is_not_optimistic():
+    right, small = biased(LOW), {**LARGE, "beta_loss": 1e-3, "beta_dynamics": 1e-3}
+    assert violated(LOW, optimistic_steps(right, **LARGE), LARGE) == set()
+    assert violated(LOW, optimistic_steps(right, **small), LARGE) == {"optimism", "term iv"}
+
+
+def test_too_large_a_bonus_costs_more_than_the_bound():
+    wrong = {**SMALL, "beta_loss": 1e4, "beta_dynamics": 1e4}
+    history = [TRUTH] * 300
+    assert violated(TRUTH, optimistic_steps(history, **SMALL), SMALL) == set()
+    assert violated(TRUTH, optimistic_steps(history, **wrong), SMALL) == {"bonus, explored", "bonus"}
+    # Where no pair counts as explored the bonus is at its cap, which is what the lemma allows there; one above it is not.
+    raised = (step._replace(bonus_loss=step.bonus_loss + 30) for step in optimistic_steps(biased(LOW), **LARGE))
+    assert "bonus where under-explored" in violated(LOW, raised, LARGE)
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.01])
+def test_a_learning_rate_that_is_too_small_loses_more_than_mirror_descent(eta):
+    given_ = {"eta": math.sqrt(2 * math.log(3) / (9 * 2000)) * 30, "beta_loss": 1e-2, "beta_dynamics": 1e-2}
+    history = [TRUTH] * 2000
+    assert violated(TRUTH, optimistic_steps(history, **given_), given_) == set()
+    assert "online mirror descent" in violated(TRUTH, optimistic_steps(history, **{**given_, "eta": eta}), given_)
+
+
+def test_a_learning_rate_that_is_too_large_loses_more_than_mirror_descent():
+    # One state, losses that alternate: an agent that follows the last one is wrong in every episode.
+    layout = of.Layout([1], 2)
+    models = [of.LayeredMDP(layout, [loss], []) for loss in ([0.5, 0.0], [0.0, 1.0], [1.0, 0.0])]
+    truth, history = models[0].with_losses([[0.5, 0.5]]), [models[0], *models[1:] * 200]
+    given_ = {"eta": 0.06, "beta_loss": 1e-9, "beta_dynamics": 1e-9}
+    assert "online mirror descent" not in violated(truth, optimistic_steps(history, **given_), given_)
+    assert "online mirror descent" in violated(truth, optimistic_steps(history, **{**given_, "eta": 50.0}), given_)
+
+
+def test_visits_that_are_not_those_of_the_fitted_dynamics():
+    given_ = {**SMALL, "beta_loss": 4.0, "beta_dynamics": 4.0}
+    steps = list(optimistic_steps([TRUTH] * 100, **given_))
+    assert violated(TRUTH, steps, given_) == set()
+    forgotten = [step._replace(visits=0 * step.visits) for step in steps]
+    assert violated(TRUTH, forgotten, given_) == {"change of measure, back", "visits where explored"}
+    fourfold = [step._replace(visits=4 * step.visits) for step in steps]
+    assert violated(TRUTH, fourfold, given_) == {"change of measure"}
+
+
+def test_a_value_of_another_policy():
+    steps = [step._replace(v=step.q.max(axis=1)) for step in optimistic_steps(biased(TRUTH), **SMALL)]
+    assert violated(TRUTH, steps, SMALL) >= {"value difference", "value difference, played"}
+
+
+def test_errors_of_the_fits_by_hand():
+    errors = oracle_errors(HAND_TRUTH, optimistic_steps([HAND_FIT] * 2, **HAND_GIVEN))
+    # Every pair but one is 0.1 off, and one of the first two actions leads to (1/4, 3/4) and is said to lead to (1/2, 1/2).
+    np.testing.assert_allclose(errors.squared, [0, 0.5 * 0.01 + 0.625 * 0.01 + 0.375 * 0.01], rtol=1e-12)
+    np.testing.assert_allclose(errors.hellinger, [0, 0.5 * (2 - math.sqrt(1 / 2) - math.sqrt(3 / 2))], rtol=1e-12)
+
+
+def test_the_guarantees_by_hand():
+    bound = oracle_guarantees(of.Layout([1], 2), 1, loss_class_size=1, dynamics_class_size=1, delta=0.5)
+    assert bound == pytest.approx((68 * math.log(4), 2 * math.log(2)), rel=1e-14)
+    bound = oracle_guarantees(of.Layout([1, 2], 2), 10, loss_class_size=3, dynamics_class_size=7, delta=0.1)
+    assert bound == pytest.approx((136 * math.log(60_000), 4 * math.log(1400)), rel=1e-14)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_oracles_keep_their_guarantees(seed):
+    world, given_ = World(seed, contexts=3), {"eta": 0.5, "beta_loss": 0.6, "beta_dynamics": 0.1}
+    agent = world.agent()
+    of.simulate(world.env, agent, 150, seed=seed)
+    mean = np.zeros((2, 151))
+    for context, probability in enumerate(world.env.probabilities):
+        steps = optimistic_steps(history_at(agent, context), **given_)
+        mean += probability * np.array(oracle_errors(world.env.mdp(context), steps))
+    bound = oracle_guarantees(world.layout, 151, loss_class_size=3, dynamics_class_size=3, delta=0.05)
+    assert mean[0].max() <= bound.squared
+    assert 0 < mean[1].max() <= bound.hellinger
+
+
+def test_a_biased_oracle_breaks_its_guarantee_and_not_the_lemmas_that_carry_its_errors():
+    # It says that every action costs 1 and leads elsewhere, whatever it sees.
+    layout = of.Layout([1, 2], 1)
+    blocks = [np.array([[[1.0, 0.0]]]), np.array([[[0.0, 1.0]]])]
+    truth, fit = of.LayeredMDP(layout, np.zeros((3, 1)), blocks[:1]), of.LayeredMDP(layout, np.ones((3, 1)), blocks[1:])
+    given_ = {"eta": 0.3, "beta_loss": 3e3, "beta_dynamics": 3e3}
+    steps = list(optimistic_steps([fit] * 3000, **given_))
+    errors = oracle_errors(truth, steps)
+    bound = oracle_guarantees(layout, 3000, loss_class_size=1, dynamics_class_size=1)
+    # One step of two is 1 off in each episode, and the first step's next states are 2 apart.
+    np.testing.assert_allclose(errors.squared, 2.0 * np.arange(3000), rtol=1e-12)
+    np.testing.assert_allclose(errors.hellinger, 2.0 * np.arange(3000), rtol=1e-12)
+    assert errors.squared[-1] > bound.squared
+    assert errors.hellinger[-1] > bound.hellinger
+    assert violated(truth, steps, given_) == set()
+
+
+def test_a_check_shows_its_tightest_place():
+    check = LemmaCheck("Lemma", np.array([1.0, 2.0]), np.array([3.0, 2.5]))
+    assert (check.holds, str(check)) == (True, "holds     2 <= 2.5 (tightest of 2)  Lemma")
+    assert check.slack.tolist() == [2.0, 0.5]
+    assert str(LemmaCheck("Lemma", np.array([2.0]), np.array([1.0]))).startswith("VIOLATED  2 <= 1")
+    assert not LemmaCheck("Lemma", np.array([1.0]), np.array([2.0]), exact=True).holds
+    assert str(LemmaCheck("Lemma", np.array([]), np.array([]))) == "holds     nowhere to compare  Lemma"
+
+
+def test_what_the_lemmas_are_given():
+    steps = list(optimistic_steps([HAND_FIT], **HAND_GIVEN))
+    for bad, text in [
+        (lambda: lemma_checks(3, steps, **SMALL), r"truth is a int: an opo_fast\.LayeredMDP"),
+        (lambda: lemma_checks(TRUTH, steps, **SMALL), r"steps\[0\] has .* the layout of truth"),
+        (lambda: lemma_checks(HAND_TRUTH, [3], **SMALL), r"steps\[0\] is a int: a Step of optimistic_steps"),
+        (lambda: lemma_checks(HAND_TRUTH, [], **SMALL), "steps: at least one is needed"),
+        (lambda: lemma_checks(HAND_TRUTH, 3, **SMALL), "steps is a int"),
+        (lambda: lemma_checks(HAND_TRUTH, steps, **{**SMALL, "beta_loss": 0}), r"beta_loss is 0\.0: a finite number above 0"),
+        (lambda: oracle_errors(None, steps), "truth is a NoneType"),
+    ]:
+        with pytest.raises(of.OpoError, match=text):
+            bad()
