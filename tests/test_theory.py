@@ -3,6 +3,7 @@ by hand and by the identities of the proof; the lemmas on random instances, and 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import mpmath as mp
@@ -347,6 +348,83 @@ def test_the_lemmas_hold_for_any_fits(drawn):
     assert checks["value difference"].left.size == len(history)
 
 
+def sides(check):
+    return [*zip(check.left, check.right, strict=True)]
+
+
+def test_both_sides_by_hand():
+    checks = lemma_checks(HAND_TRUTH, optimistic_steps([HAND_FIT] * 2, **HAND_GIVEN), **HAND_GIVEN)
+    close, eta = functools.partial(pytest.approx, rel=1e-11, abs=1e-13), HAND_GIVEN["eta"]
+    v1, v2 = 159 / 1540, 7 / 120
+    q0 = np.array([0.3 + v1 / 2 + v2 / 2, 0.2 + v1])
+    # Under the true dynamics the uniform policy plays the six pairs with (.5, .5, .3125, .3125, .1875, .1875); one of the
+    # first two has the squared Hellinger distance d and L1 distance 1/2, all but the other one the squared error 0.01.
+    d = 2 - math.sqrt(1 / 2) - math.sqrt(3 / 2)
+    assert checks["value difference"].left == close([-0.375, q0.mean() - 0.775])
+    assert checks["value difference, played"].left[0] == close(-0.60625)
+    mirror = checks["online mirror descent"]
+    assert mirror.left == close([q0.mean() - q0.min(), 0.3 + v1 - 9 / 110, 0.1 + v2])
+    squares = [0.16 + (q0**2).mean(), 0.18 + (15 / 22) ** 2 / 28 + (9 / 110) ** 2 * 27 / 28, 0.02 + (7 / 30) ** 2 / 4]
+    assert mirror.right == close(math.log(2) / eta + eta / 2 * np.array(squares))
+    assert checks["term iii"].right == close([2 * math.log(2) / eta + 8 * eta])
+    # In both steps the tightest pair is the first of the last state, with N = 0 and 1/8.
+    assert sides(checks["optimism"]) == [close((-0.1, 22.5)), close((-0.1, 2.5 * 1.00125 + 20))]
+    errors = 2 * 2 / 0.4 + 2 * 4 / 0.1 + 7.5 * 0.015 + (90 + 720 + 60) * d / 2
+    bonuses = 0.2 + 0.625 * 12 / 55 + 0.375 * 4 / 15
+    assert checks["term iv"].right == close([6 + errors])
+    assert checks["term i"].right == close([2 + errors + 2 * bonuses])
+    assert sides(checks["change of measure"]) == [(0, 0), close((0.125, 3 * 0.1875 + 36 * d / 2))]
+    assert sides(checks["change of measure, back"]) == [(0, 0), close((0.1875, 3 * 0.125 + 2808 * d / 2))]
+    assert sides(checks["visits where explored"]) == [close((1 / 6, 1))]  # the second step's dynamics are inaccurate
+    assert sides(checks["bonus where under-explored"]) == []
+    bounds = [10 / (0.1 / (864 * 16)) * d / 2, 6 * math.log(3) * 0.6, 36 * math.log(3) * 0.6]
+    for name, left, right in zip(("inaccurate dynamics", "under-explored", "explored"), (bonuses, 0, 0), bounds, strict=True):
+        assert sides(checks[f"bonus, {name}"]) == [close((left, right))]
+    assert sides(checks["bonus"]) == [close((bonuses, sum(bounds)))]
+    second = [0.625 * p / 1.3125 for p in (1 / 28, 27 / 28)], [0.375 * p / 1.1875 for p in (0.75, 0.25)]
+    logs = [0.5 + 0.5 / 1.5] * 2 + [0.3125 + x for x in second[0]] + [0.1875 + x for x in second[1]]
+    assert sides(checks["logarithmic sums"]) == [close((left, 2 * math.log(3))) for left in logs]
+
+
+def test_the_right_side_of_optimism_where_the_dynamics_are_wrong():
+    first, second = optimistic_steps([HAND_FIT] * 2, **HAND_GIVEN)
+    raised = second._replace(q=second.q + np.array([[100, 0], [0, 0], [0, 0]]))
+    check = lemma_checks(HAND_TRUTH, [first, raised], **HAND_GIVEN)["optimism"]
+    assert not check.holds
+    assert check.right[1] == pytest.approx(2.5 * (1 + 0.5 * 0.01) + 20 * (1 + 0.5 / 16), rel=1e-12)
+
+
+def test_a_masked_action_changes_no_side():
+    layout, mask = of.Layout([1, 2], 3), [[True, True, False], [True, False, True], [False, True, True]]
+    place = np.array([[0, 1], [0, 2], [1, 2]])
+
+    def wider(losses, block):
+        every, rows = np.zeros(layout.shape), np.zeros((1, 3, 2))
+        np.put_along_axis(every, place, np.array(losses), axis=1)
+        rows[:, :2] = block
+        return of.LayeredMDP(layout, every, [rows], mask)
+
+    plain = lemma_checks(HAND_TRUTH, optimistic_steps([HAND_FIT] * 9, **HAND_GIVEN), **HAND_GIVEN)
+    truth, fit = wider(TRUE_LOSSES, TRUE_BLOCK), wider(FITTED_LOSSES, FITTED_BLOCK)
+    masked = lemma_checks(truth, optimistic_steps([fit] * 9, **HAND_GIVEN), **HAND_GIVEN)
+    for name, check in plain.items():
+        np.testing.assert_allclose(masked[name].left, check.left, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(masked[name].right, check.right, rtol=1e-12, err_msg=name)
+
+
+def test_the_events_of_the_bonus_bound_by_hand():
+    # Two actions with losses 1 and 1, true dynamics: uniform for ever, so that N grows by 1/2; beta_dynamics / 2 = 2 is gamma'.
+    truth, given_ = of.LayeredMDP(of.Layout([1], 2), [[1.0, 1.0]], []), {"eta": 1.0, "beta_loss": 6.0, "beta_dynamics": 4.0}
+    checks = lemma_checks(truth, optimistic_steps([truth] * 5, **given_), **given_)
+    denominators = [1, 1.5, 2, 2.5, 3]
+    assert sides(checks["bonus where under-explored"]) == [pytest.approx((1, half / n)) for n in denominators[:3] for half in (3, 2)]
+    assert sides(checks["visits where explored"]) == [pytest.approx((n / 6, n)) for n in denominators[3:]]
+    # b = min{1, 3/n} + 2 min{1, 2/n}, and the first episode does not count.
+    assert sides(checks["bonus, under-explored"]) == [pytest.approx((3 + 3, 2 * math.log(6) * 14))]
+    assert sides(checks["bonus, explored"]) == [pytest.approx((1 + 4 / 2.5 + 1 + 4 / 3, 12 * math.log(6) * 14))]
+    assert sides(checks["bonus, inaccurate dynamics"]) == [(0, 0)]
+
+
 # Losses that are told 0.4 too high: 50 episodes, true dynamics.
 def biased(truth, by=0.4):
     return [truth.with_losses(np.minimum(1.0, truth.losses + by))] * 50
@@ -411,8 +489,11 @@ def test_a_value_of_another_policy():
     assert violated(TRUTH, steps, SMALL) >= {"value difference", "value difference, played"}
 
 
-def test_errors_of_the_fits_by_hand():
-    errors = oracle_errors(HAND_TRUTH, optimistic_steps([HAND_FIT] * 2, **HAND_GIVEN))
+@pytest.mark.parametrize(("true_form", "fitted_form"), [(None, None), (sp.csr_array, None), (None, sp.csr_array), (sp.csr_array,) * 2])
+def test_errors_of_the_fits_by_hand(true_form, fitted_form):
+    blocks = [block if form is None else form(block[0]) for form, block in ((true_form, TRUE_BLOCK), (fitted_form, FITTED_BLOCK))]
+    truth, fit = of.LayeredMDP(HAND, TRUE_LOSSES, blocks[:1]), of.LayeredMDP(HAND, FITTED_LOSSES, blocks[1:])
+    errors = oracle_errors(truth, optimistic_steps([fit] * 2, **HAND_GIVEN))
     # Every pair but one is 0.1 off, and one of the first two actions leads to (1/4, 3/4) and is said to lead to (1/2, 1/2).
     np.testing.assert_allclose(errors.squared, [0, 0.5 * 0.01 + 0.625 * 0.01 + 0.375 * 0.01], rtol=1e-12)
     np.testing.assert_allclose(errors.hellinger, [0, 0.5 * (2 - math.sqrt(1 / 2) - math.sqrt(3 / 2))], rtol=1e-12)
