@@ -109,8 +109,12 @@ def optimistic_steps(history: Iterable[LayeredMDP], *, eta: float, beta_loss: fl
         One at a time, as all of them may not fit into memory.
     """
     models = items(history, "history", "models", some=True)
+    known: set[int] = set()
     for k, model in enumerate(models):
         instance(model, f"history[{k}]", LayeredMDP)
+        if id(model) in known:
+            continue
+        known.add(id(model))
         if model.layout != models[0].layout or not np.array_equal(allowed_pairs(model), allowed_pairs(models[0])):
             raise OpoError(f"history[{k}] has another layout or action mask than history[0]: {model!r}, {models[0]!r}")
     return _steps(models, real(eta, "eta"), real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics"))

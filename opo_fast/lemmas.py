@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,9 +87,9 @@ def _walk(judge: Truth, steps: Iterable[Step]) -> Iterator[tuple[Step, Array, Ar
         raise OpoError("steps: at least one is needed, got none")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LemmaCheck:
-    """Both sides of an inequality of the paper's proof on a run.
+    """Both sides of an inequality of the paper's proof on a run. Printed, it shows them where they are tightest.
 
     Attributes
     ----------
@@ -102,8 +102,8 @@ class LemmaCheck:
     """
 
     source: str
-    left: Array = field(repr=False)
-    right: Array = field(repr=False)
+    left: Array
+    right: Array
     exact: bool = False
 
     @property
@@ -116,7 +116,7 @@ class LemmaCheck:
         """Whether the lemma holds everywhere, up to rounding."""
         return bool((self.slack >= -1e-9 * (1 + np.abs(self.left))).all())
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         verdict = "holds" if self.holds else "VIOLATED"
         if not self.left.size:
             return f"{verdict:8}  nowhere to compare  {self.source}"

@@ -556,6 +556,9 @@ def test_what_the_lemmas_are_given():
         (lambda: lemma_checks(HAND_TRUTH, 3, **SMALL), "steps is a int"),
         (lambda: lemma_checks(HAND_TRUTH, steps, **{**SMALL, "beta_loss": 0}), r"beta_loss is 0\.0: a finite number above 0"),
         (lambda: oracle_errors(None, steps), "truth is a NoneType"),
+        (lambda: oracle_guarantees(HAND, 0, loss_class_size=1, dynamics_class_size=1), "episodes is 0"),
+        (lambda: oracle_guarantees(HAND, 9, loss_class_size=1, dynamics_class_size=0), r"dynamics_class_size is 0\.0"),
+        (lambda: oracle_guarantees(HAND, 9, loss_class_size=1, dynamics_class_size=1, delta=1), r"delta is 1\.0"),
     ]:
         with pytest.raises(of.OpoError, match=text):
             bad()
