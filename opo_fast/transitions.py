@@ -360,7 +360,9 @@ class Transitions(Immutable):
         """Parts of a layer in the forward pass of CSR, each with its own sums: a matter of shape, so that bits never depend on threads."""
         if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING[CSR]:
             return 1
-        return min(8, max(2, self._largest_layer // (8 * max(self.layout.layer_sizes))))
+        # A power of two, so that two or four threads get as many each.
+        worth = self._largest_layer / (8 * max(self.layout.layer_sizes))
+        return 2 if worth < 3 else 4 if worth < 6 else 8
 
     def arrays(self) -> list[Any]:
         """The transitions as a user gives them; rows of masked pairs are zero, layers that share a block share the array.

@@ -14,7 +14,7 @@ __all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "vi
 TINY = 1e-280
 """Weights below this count as 0: long horizons would otherwise end in subnormal numbers, a hundred times slower."""
 
-STATES = 64
+STATES = 256
 """States of a CSR layer that are worked on at a time: their rows stay in the first-level cache."""
 
 
