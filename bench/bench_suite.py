@@ -7,9 +7,13 @@ python -m pytest bench -k "evaluate"       # some
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from work import work_items
 
+ROUND = 0.01
+"""Seconds of a round of quick calls."""
 ITEMS = work_items()
 CASES = [(item, name) for item in ITEMS for name in ("opo_fast", *item.others)]
 
@@ -21,5 +25,12 @@ def test_work(benchmark, item, contender, request):
     run, per = (item.ours if contender == "opo_fast" else item.others[contender])()
     benchmark.group = f"{item.group}: {item.name}"
     benchmark.extra_info.update(contender=contender, per=per, target=item.target, within=item.within, item=item.name)
-    long = contender.startswith("literal")
-    benchmark.pedantic(run, rounds=1 if long else item.rounds, warmup_rounds=0 if long else 1)
+    if contender.startswith("literal"):
+        benchmark.pedantic(run, rounds=1, warmup_rounds=0)
+        return
+    run()
+    # A single call of some microseconds is as much clock and cold cache as work.
+    began = time.perf_counter()
+    run()
+    iterations = max(1, min(1000, int(ROUND / (time.perf_counter() - began))))
+    benchmark.pedantic(run, rounds=item.rounds, iterations=iterations)

@@ -33,7 +33,7 @@ from .errors import OpoError
 from .kernels import chain as kernels
 from .kernels import packed as packed_kernels
 from .kernels._simd import LANES
-from .kernels.batch import MANY, visit_batch
+from .kernels.batch import MANY, visit_batch_csr, visit_batch_dense
 from .kernels.ingest import pack_lane
 from .kernels.weights import count_saturated
 from .layers import LayeredMDP
@@ -41,7 +41,7 @@ from .layout import Layout, aligned, as_mask
 from .operations import Backend, Scratch, check_backend, chunk_of, visit_once
 from .rules import ChainRule, opo_rule
 from .threads import get_threads, run_all, run_together
-from .transitions import Transitions
+from .transitions import DENSE, Transitions
 
 __all__ = ["ChainEngine", "History", "ModelSource", "policy_chain"]
 
@@ -371,23 +371,28 @@ class _Single(_Chain):
         return model.nbytes
 
     def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
-        most, parts = max(model.layout.layer_sizes), model.parts if model.kind else 0
-        per_lane = model.most_rows + (2 + parts) * most
-        if count == 1 or 8 * LANES * per_lane > BATCH_BYTES:
+        dense, most = model.kind == DENSE, max(model.layout.layer_sizes)
+        threads = min(get_threads(), model.threads_for(LANES))
+        shared = count <= LANES
+        if dense and not shared:
+            threads = min(threads, -(-count // LANES))
+        lanes = MANY if dense and count > MANY // 2 * threads else LANES
+        # Dense: what a thread works on is its own; CSR: threads share each layer, with sums of their own for each part.
+        copies, parts = (threads, 0) if dense else (1, model.parts)
+        sizes = [lanes * size for size in (2 * most * copies, model.most_rows * copies, most * parts)]
+        if count == 1 or 8 * sum(sizes) > BATCH_BYTES:
             scratch = Scratch(model)
             for i in range(k, k + count):
                 visit_once(model, self.store, i, counts, scratch)
             return
-        many = not model.kind and count > MANY // 2 and 8 * MANY * per_lane <= BATCH_BYTES
-        widest = MANY if many else LANES
-        w, d, private = (aligned(widest * size) for size in (model.most_rows, 2 * most, parts * most))
-        sums = aligned(1024 * get_threads() if many else 0)
-        while count:
-            lanes = MANY if many and count > MANY // 2 else LANES
-            n = min(lanes, count)
-            after = (parts, lanes, self.store, k, n, d, w, counts, private, sums)
-            run_together(visit_batch, model.arguments, after, min(get_threads(), model.threads_for(lanes)))
-            k, count = k + n, count - n
+        d, w, private = map(aligned, sizes)
+        sums = aligned(1024 * threads if dense else 0)
+        for i in range(k, k + count, lanes * copies):
+            n = min(lanes * copies, k + count - i)
+            if dense:
+                run_together(visit_batch_dense, model.arguments, (int(shared), lanes, self.store, i, n, d, w, counts, sums), threads)
+            else:
+                run_together(visit_batch_csr, model.arguments, (parts, self.store, i, n, d, w, counts, private), threads)
 
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
         rule, scratch = self.engine.rule, Scratch(model)

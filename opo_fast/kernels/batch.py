@@ -12,7 +12,7 @@ from ._simd import LANES, prefetch, vabove, vadd, vfma, vload, vload_line, vmul,
 from ._sync import meet
 from .occupancy import TINY, merge
 
-__all__ = ["MANY", "visit_batch"]
+__all__ = ["MANY", "visit_batch_csr", "visit_batch_dense"]
 
 MANY = 32
 """Policies of a large batch of a dense dynamics."""
@@ -29,7 +29,7 @@ def _merged(a0, a1, a2, a3, a4, a5, a6, a7):
 
 
 @inlined
-def _dots(data, start, n_rows, w, lo, hi, d, d0):
+def _dots(data, start, n_rows, w, w0, lo, hi, d, d0):
     # Eight policies. Three next states at a time, which fills the registers; the last ones may be done twice.
     full = n_rows // 8 * 8
     j = lo
@@ -41,35 +41,35 @@ def _dots(data, start, n_rows, w, lo, hi, d, d0):
         b0 = b1 = b2 = b3 = b4 = b5 = b6 = b7 = vset(0.0)
         c0 = c1 = c2 = c3 = c4 = c5 = c6 = c7 = vset(0.0)
         for i in range(0, full, 8):
-            x = vload(w, 8 * i)
+            x = vload(w, w0 + 8 * i)
             a0 = vfma(vset(data[o + i]), x, a0)
             b0 = vfma(vset(data[p + i]), x, b0)
             c0 = vfma(vset(data[u + i]), x, c0)
-            x = vload(w, 8 * i + 8)
+            x = vload(w, w0 + 8 * i + 8)
             a1 = vfma(vset(data[o + i + 1]), x, a1)
             b1 = vfma(vset(data[p + i + 1]), x, b1)
             c1 = vfma(vset(data[u + i + 1]), x, c1)
-            x = vload(w, 8 * i + 16)
+            x = vload(w, w0 + 8 * i + 16)
             a2 = vfma(vset(data[o + i + 2]), x, a2)
             b2 = vfma(vset(data[p + i + 2]), x, b2)
             c2 = vfma(vset(data[u + i + 2]), x, c2)
-            x = vload(w, 8 * i + 24)
+            x = vload(w, w0 + 8 * i + 24)
             a3 = vfma(vset(data[o + i + 3]), x, a3)
             b3 = vfma(vset(data[p + i + 3]), x, b3)
             c3 = vfma(vset(data[u + i + 3]), x, c3)
-            x = vload(w, 8 * i + 32)
+            x = vload(w, w0 + 8 * i + 32)
             a4 = vfma(vset(data[o + i + 4]), x, a4)
             b4 = vfma(vset(data[p + i + 4]), x, b4)
             c4 = vfma(vset(data[u + i + 4]), x, c4)
-            x = vload(w, 8 * i + 40)
+            x = vload(w, w0 + 8 * i + 40)
             a5 = vfma(vset(data[o + i + 5]), x, a5)
             b5 = vfma(vset(data[p + i + 5]), x, b5)
             c5 = vfma(vset(data[u + i + 5]), x, c5)
-            x = vload(w, 8 * i + 48)
+            x = vload(w, w0 + 8 * i + 48)
             a6 = vfma(vset(data[o + i + 6]), x, a6)
             b6 = vfma(vset(data[p + i + 6]), x, b6)
             c6 = vfma(vset(data[u + i + 6]), x, c6)
-            x = vload(w, 8 * i + 56)
+            x = vload(w, w0 + 8 * i + 56)
             a7 = vfma(vset(data[o + i + 7]), x, a7)
             b7 = vfma(vset(data[p + i + 7]), x, b7)
             c7 = vfma(vset(data[u + i + 7]), x, c7)
@@ -77,9 +77,9 @@ def _dots(data, start, n_rows, w, lo, hi, d, d0):
         y = _merged(b0, b1, b2, b3, b4, b5, b6, b7)
         z = _merged(c0, c1, c2, c3, c4, c5, c6, c7)
         for i in range(full, n_rows):
-            x = vfma(vset(data[o + i]), vload(w, 8 * i), x)
-            y = vfma(vset(data[p + i]), vload(w, 8 * i), y)
-            z = vfma(vset(data[u + i]), vload(w, 8 * i), z)
+            x = vfma(vset(data[o + i]), vload(w, w0 + 8 * i), x)
+            y = vfma(vset(data[p + i]), vload(w, w0 + 8 * i), y)
+            z = vfma(vset(data[u + i]), vload(w, w0 + 8 * i), z)
         vstore(d, d0 + 8 * j, x)
         vstore(d, d0 + 8 * min(j + 1, hi - 1), y)
         vstore(d, d0 + 8 * min(j + 2, hi - 1), z)
@@ -87,7 +87,7 @@ def _dots(data, start, n_rows, w, lo, hi, d, d0):
 
 
 @inlined
-def _many_dots(data, start, n_rows, w, lo, hi, d, d0, sums, me):
+def _many_dots(data, start, n_rows, w, w0, lo, hi, d, d0, sums, me):
     # Thirty-two policies. A vector unit multiplies as fast as it loads, so that each number that is loaded should be used
     # more than once: four next states times four vectors of policies, for one of the eight partial sums at a time, whose
     # rows are every eighth. `sums` keeps the partial sums of the four next states, block by block of rows.
@@ -120,10 +120,10 @@ def _many_dots(data, start, n_rows, w, lo, hi, d, d0, sums, me):
                 e2 = vload(sums, to + 112)
                 e3 = vload(sums, to + 120)
                 for i in range(first + part, min(first + BLOCK, full), 8):
-                    x0 = vload(w, 32 * i)
-                    x1 = vload(w, 32 * i + 8)
-                    x2 = vload(w, 32 * i + 16)
-                    x3 = vload(w, 32 * i + 24)
+                    x0 = vload(w, w0 + 32 * i)
+                    x1 = vload(w, w0 + 32 * i + 8)
+                    x2 = vload(w, w0 + 32 * i + 16)
+                    x3 = vload(w, w0 + 32 * i + 24)
                     y = vset(data[o0 + i])
                     a0 = vfma(y, x0, a0)
                     a1 = vfma(y, x1, a1)
@@ -170,7 +170,7 @@ def _many_dots(data, start, n_rows, w, lo, hi, d, d0, sums, me):
                     vload(sums, at + 640), vload(sums, at + 768), vload(sums, at + 896),
                 )  # fmt: skip
                 for i in range(full, n_rows):
-                    x = vfma(vset(data[o + i]), vload(w, 32 * i + g), x)
+                    x = vfma(vset(data[o + i]), vload(w, w0 + 32 * i + g), x)
                 vstore(d, d0 + 32 * next_state + g, x)
 
 
@@ -198,7 +198,7 @@ def _weigh(policies, rows, r, s, d, base, lanes, tiny, w, to):
 
 
 @inlined
-def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0, visits):
+def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0):
     # The weights of the rows of states lo..hi-1: eight rows of eight policies at a time, which are stored policy by policy.
     tiny = vset(TINY)
     r0 = rows[lo]
@@ -236,12 +236,17 @@ def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0, visits):
                 y = d[d0 + lanes * (s - lo) + lane] * store[k + lane, r] if lane < count else 0.0
                 w[w0 + lanes * (r - r0) + lane] = y if y > TINY else 0.0
             r += 1
-    # Each row's policies are added in their order, for eight rows at a time. (Adding the 0 of a policy beyond the last is no change.)
-    r = r0
-    while r + 8 <= end:
+
+
+@inlined
+def _add(w, w0, lo, hi, lanes, count, visits):
+    # The policies of each of rows lo..hi-1 in their order, for eight rows at a time. (Adding the 0 of a policy beyond the
+    # last is no change.)
+    r = lo
+    while r + 8 <= hi:
         total = vload(visits, r)
         for g in range(0, count, 8):
-            x = w0 + lanes * (r - r0) + g
+            x = w0 + lanes * (r - lo) + g
             a0, a1, a2, a3, a4, a5, a6, a7 = vtranspose(
                 vload(w, x), vload(w, x + lanes), vload(w, x + 2 * lanes), vload(w, x + 3 * lanes), vload(w, x + 4 * lanes),
                 vload(w, x + 5 * lanes), vload(w, x + 6 * lanes), vload(w, x + 7 * lanes),
@@ -250,55 +255,95 @@ def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0, visits):
             total = vadd(vadd(vadd(vadd(total, a4), a5), a6), a7)
         vstore(visits, r, total)
         r += 8
-    while r < end:
+    while r < hi:
         total_of_row = visits[r]
         for lane in range(count):
-            total_of_row += w[w0 + lanes * (r - r0) + lane]
+            total_of_row += w[w0 + lanes * (r - lo) + lane]
         visits[r] = total_of_row
         r += 1
 
 
 @kernel
-def visit_batch(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, lanes, store, k, count, d, w, visits, private, sums
+def visit_batch_dense(
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, shared, lanes, store, k, count, d, w, visits, sums
 ):  # fmt: skip
     """Add the occupancies of policies store[k..k+count-1] to `visits`, in this order: what thread `me` of `n` does.
 
-    `lanes`, at least `count`, is `LANES`, or for a dense dynamics `MANY`. Per lane, `d` has room for two layers of states, `w` for
-    a layer of rows and `private` (CSR) for `n_parts` layers of states; `sums` has 1,024 numbers per thread (for `MANY`).
+    Each thread takes `lanes` policies at a time, `LANES` or `MANY`, and shares nothing but the turns in which they add. With
+    `shared`, for at most `lanes` policies in all, each takes some of the next states of each layer instead. For each thread
+    and lane, `d` has room for two layers of states and `w` for a layer of rows; `sums` has 1,024 numbers per thread (for
+    `MANY`).
     """
     horizon = block.size
-    half = d.size // 2
-    parts = n_parts if kind == 1 else n
+    half = d.size // n // 2
+    mine = me * (w.size // n)
+    first_lane = 0 if shared else lanes * me
+    for begin in range(first_lane, count + first_lane, lanes * n):
+        line = k + begin
+        some = min(lanes, count - begin)
+        now = 0 if shared else 2 * half * me
+        after = now + half
+        if me == 0 or not shared:
+            for lane in range(lanes):
+                d[now + lane] = 1.0 if lane < some else 0.0
+        if shared:
+            meet(gate, n)
+        for h in range(horizon):
+            first = rows[layers[h]]
+            end = rows[layers[h + 1]]
+            if some > 0:
+                _weights(rows, layers[h], layers[h + 1], d, now, store, line, some, lanes, w, mine)
+            for turn in range(n):
+                if turn == me and (me == 0 or not shared):
+                    _add(w, mine, first, end, lanes, some, visits)
+                meet(gate, n)
+            if h < horizon - 1 and some > 0:
+                n_next = layers[h + 2] - layers[h + 1]
+                lo = n_next * me // n if shared else 0
+                hi = n_next * (me + 1) // n if shared else n_next
+                if lanes == LANES:
+                    _dots(data, block[h], end - first, w, mine, lo, hi, d, after)
+                else:
+                    _many_dots(data, block[h], end - first, w, mine, lo, hi, d, after, sums, me)
+                if shared:
+                    meet(gate, n)
+            now, after = after, now
+
+
+@kernel
+def visit_batch_csr(
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, store, k, count, d, w, visits, private
+):  # fmt: skip
+    """The same of at most `LANES` policies for a CSR dynamics, whose layers the threads share, part by part.
+
+    Per lane, `d` has room for two layers of states, `w` for a layer of rows and `private` for `n_parts` layers of states.
+    """
+    horizon = block.size
+    now = 0
+    after = d.size // 2
     if me == 0:
-        for lane in range(lanes):
+        for lane in range(LANES):
             d[lane] = 1.0 if lane < count else 0.0
     meet(gate, n)
     for h in range(horizon):
         s0 = layers[h]
         size = layers[h + 1] - s0
         first = rows[s0]
-        n_rows = rows[layers[h + 1]] - first
-        now = half * (h % 2)
-        after = half - now
         n_next = layers[h + 2] - layers[h + 1] if h < horizon - 1 else 0
-        for p in range(parts * me // n, parts * (me + 1) // n):
-            lo = s0 + size * p // parts
-            hi = s0 + size * (p + 1) // parts
+        for p in range(n_parts * me // n, n_parts * (me + 1) // n):
+            lo = s0 + size * p // n_parts
+            hi = s0 + size * (p + 1) // n_parts
             i0 = rows[lo] - first
-            _weights(rows, lo, hi, d, now + lanes * (lo - s0), store, k, count, lanes, w, lanes * i0, visits)
-            if kind == 1 and n_next > 0:
-                for j in range(lanes * p * n_next, lanes * (p + 1) * n_next):
+            _weights(rows, lo, hi, d, now + LANES * (lo - s0), store, k, count, LANES, w, LANES * i0)
+            _add(w, LANES * i0, rows[lo], rows[hi], LANES, count, visits)
+            if n_next > 0:
+                for j in range(LANES * p * n_next, LANES * (p + 1) * n_next):
                     private[j] = 0.0
-                _scatter(data, indptr, indices, block[h], i0, rows[hi] - first, w, lanes * i0, private, lanes * p * n_next)
-        if h < horizon - 1:
-            meet(gate, n)
+                _scatter(data, indptr, indices, block[h], i0, rows[hi] - first, w, LANES * i0, private, LANES * p * n_next)
+        meet(gate, n)
+        if n_next > 0:
             lo = n_next * me // n
             hi = n_next * (me + 1) // n
-            if kind == 1:
-                merge(private, n_parts, lanes * n_next, lanes * lo, lanes * hi, d, after)
-            elif lanes == LANES:
-                _dots(data, block[h], n_rows, w, lo, hi, d, after)
-            else:
-                _many_dots(data, block[h], n_rows, w, lo, hi, d, after, sums, me)
+            merge(private, n_parts, LANES * n_next, LANES * lo, LANES * hi, d, after)
             meet(gate, n)
+        now, after = after, now
