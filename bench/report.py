@@ -56,7 +56,8 @@ def table(saved: dict) -> str:
             if within:
                 figure, aim = f"{1 / ratio:.2f} times its time", f"at most {target:g}"
             else:
-                figure, aim = f"{ratio:.3g} times faster", f"at least {target:g}"
+                figure, aim = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}", f"at least {target:,g}"
+                figure += " times faster"
             lines.append(f"| {name} | {seconds(ours)} | {other} | {figure} | {aim} |")
     return "\n".join(lines)
 

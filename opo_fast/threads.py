@@ -16,6 +16,7 @@ import numpy as np
 
 from .checks import whole
 from .kernels._jit import COMPILED
+from .kernels._sync import GATE
 
 __all__ = ["get_threads", "run_all", "run_together", "set_threads"]
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _meeting = threading.Lock()
-_NO_GATE = np.zeros(3, np.int64)
+_NO_GATE = np.zeros(GATE, np.int64)
 _inside = threading.local()
 _count: int | None = None
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None
@@ -92,7 +93,7 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     if most > 1 and COMPILED and not getattr(_inside, "yes", False):
         n = min(get_threads(), most)
     if n > 1 and _meeting.acquire(blocking=False):
-        gate = np.zeros(3, np.int64)
+        gate = np.zeros(GATE, np.int64)
         done = False
         futures: list[Future[Any]] = []
         try:

@@ -287,7 +287,7 @@ def visit_batch_dense(
             for lane in range(lanes):
                 d[now + lane] = 1.0 if lane < some else 0.0
         if shared:
-            meet(gate, n)
+            meet(gate, me, n)
         for h in range(horizon):
             first = rows[layers[h]]
             end = rows[layers[h + 1]]
@@ -296,7 +296,7 @@ def visit_batch_dense(
             for turn in range(n):
                 if turn == me and (me == 0 or not shared):
                     _add(w, mine, first, end, lanes, some, visits)
-                meet(gate, n)
+                meet(gate, me, n)
             if h < horizon - 1 and some > 0:
                 n_next = layers[h + 2] - layers[h + 1]
                 lo = n_next * me // n if shared else 0
@@ -306,7 +306,7 @@ def visit_batch_dense(
                 else:
                     _many_dots(data, block[h], end - first, w, mine, lo, hi, d, after, sums, me)
                 if shared:
-                    meet(gate, n)
+                    meet(gate, me, n)
             now, after = after, now
 
 
@@ -324,7 +324,7 @@ def visit_batch_csr(
     if me == 0:
         for lane in range(LANES):
             d[lane] = 1.0 if lane < count else 0.0
-    meet(gate, n)
+    meet(gate, me, n)
     for h in range(horizon):
         s0 = layers[h]
         size = layers[h + 1] - s0
@@ -340,10 +340,10 @@ def visit_batch_csr(
                 for j in range(LANES * p * n_next, LANES * (p + 1) * n_next):
                     private[j] = 0.0
                 _scatter(data, indptr, indices, block[h], i0, rows[hi] - first, w, LANES * i0, private, LANES * p * n_next)
-        meet(gate, n)
+        meet(gate, me, n)
         if n_next > 0:
             lo = n_next * me // n
             hi = n_next * (me + 1) // n
             merge(private, n_parts, LANES * n_next, LANES * lo, LANES * hi, d, after)
-            meet(gate, n)
+            meet(gate, me, n)
         now, after = after, now

@@ -129,13 +129,13 @@ def chain_steps(
             if count_actions:
                 for r in range(visits.size * me // n, visits.size * (me + 1) // n):
                     visits[r] += store[step - 1, r]
-                meet(gate, n)
+                meet(gate, me, n)
             else:
                 visit(
                     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, step - 1, -1.0, d, w,
                     visits, private,
                 )  # fmt: skip
-                meet(gate, n)
+                meet(gate, me, n)
         to = step if greedy else step + 1
         for h in range(horizon - 1, -1, -1):
             size = layers[h + 1] - layers[h]
@@ -144,4 +144,4 @@ def chain_steps(
                 layers[h] + share(size, me + 1, n), chunk, width, greedy, losses, visits, store, step, to, sum_q, v,
                 half_loss, half_dynamics[h], weight, eta, q, e,
             )  # fmt: skip
-            meet(gate, n)
+            meet(gate, me, n)

@@ -204,5 +204,5 @@ def backward_sweep(
             if tolerance >= 0.0 and not is_policy(policy, rows, s, end, width, tolerance):
                 fault = 1
             _backward(kind, data, indptr, indices, block, layers, rows, h, s, end, width, greedy, losses, policy, q, v)
-        meet(gate, n)
+        meet(gate, me, n)
     return fault

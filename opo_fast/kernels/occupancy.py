@@ -156,7 +156,7 @@ def visit(
     tiny = vset(TINY)
     if me == 0:
         d[0] = 1.0
-    meet(gate, n)
+    meet(gate, me, n)
     parts = n_parts if kind == 1 else n
     for h in range(horizon):
         s0 = layers[h]
@@ -202,14 +202,14 @@ def visit(
                         me * (w.size // n), private, p * n_next,
                     )  # fmt: skip
         if h < horizon - 1:
-            meet(gate, n)
+            meet(gate, me, n)
             lo = n_next * me // n
             hi = n_next * (me + 1) // n
             if kind == 0:
                 spread_dense(data, block[h], rows[d0] - first, w, 0, lo, hi, d, d0, h % 2)
             else:
                 merge(private, n_parts, n_next, lo, hi, d, d0)
-            meet(gate, n)
+            meet(gate, me, n)
     return fault
 
 
