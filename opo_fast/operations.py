@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import reference
-from .checks import FLOAT64, as_real, real, tolerance_of
+from .checks import FLOAT64, as_real, real, shown, tolerance_of
 from .cmdp import Trajectory, check_trajectory
 from .errors import OpoError
 from .kernels import weights as weight_kernels
@@ -258,8 +258,8 @@ def play(
 
 
 def check_backend(backend: str) -> None:
-    if backend not in ("numba", "numpy"):
-        raise OpoError(f"backend is {backend!r}: 'numba' or 'numpy' is needed")
+    if not isinstance(backend, str) or backend not in ("numba", "numpy"):
+        raise OpoError(f"backend is {shown(backend)}: 'numba' or 'numpy' is needed")
 
 
 def _check_mdp(mdp: LayeredMDP) -> None:

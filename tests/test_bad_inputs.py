@@ -371,3 +371,22 @@ def test_a_fault_of_a_policy_is_found_wherever_it_is(n_actions, function, sparse
         single = near.astype(np.float32)
         single[s, -1] += np.float32(8e-7)
         function(mdp, single)
+
+
+@pytest.mark.parametrize("backend", [None, np.array(["numba"]), b"numba"])
+def test_a_backend_is_a_name(backend):
+    with pytest.raises(of.OpoError, match="backend is"):
+        of.solve(model(), backend=backend)
+
+
+@pytest.mark.parametrize("support", [3, "all", 1.5])
+def test_a_support_is_a_sequence(support):
+    with pytest.raises(of.OpoError, match="support is a"):
+        of.oracles.TabularDynamicsClass(support=support).oracle(LAYOUT, None)
+
+
+def test_contexts_to_prefetch_are_a_sequence():
+    classes = of.FiniteLossClass([lambda c: losses()]), of.FiniteDynamicsClass([lambda c: blocks()])
+    agent = of.OPO(LAYOUT, *classes, eta=1.0, beta_loss=1.0, beta_dynamics=1.0)
+    with pytest.raises(of.OpoError, match="contexts is a NoneType"):
+        agent.prefetch(None)

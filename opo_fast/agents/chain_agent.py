@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .. import reference
 from ..chain import ChainEngine, History
-from ..checks import whole
+from ..checks import items, whole
 from ..cmdp import Trajectory
 from ..layers import LayeredMDP
 from ..layout import Layout
@@ -128,7 +128,7 @@ class ChainAgent(OracleAgent):
     def prefetch(self, contexts: Sequence[Any]) -> None:
         """Advance the chains of these contexts side by side. A hint that never changes a result."""
         if self.backend == "numba" and self.episode >= self.forced:
-            self.engine.prefetch(contexts, self.history, self.steps)
+            self.engine.prefetch(items(contexts, "contexts", "contexts"), self.history, self.steps)
 
     @property
     def lookahead(self) -> int:

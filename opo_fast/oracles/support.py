@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import frozen
+from ..checks import frozen, items
 from ..errors import OpoError
 from ..layers import LayeredMDP
 from ..layout import Layout
@@ -55,6 +55,8 @@ class Support:
             for array in allowed:
                 if sp.issparse(array):
                     array.eliminate_zeros()
+        if allowed is not None:
+            allowed = items(allowed, "support", "arrays, one per layer but the last,")
         if allowed is not None and len(allowed) != layout.horizon - 1:
             raise OpoError(f"support has {len(allowed)} arrays: H - 1 = {layout.horizon - 1} are needed")
         self.sparse = bool(allowed is not None and any(sp.issparse(array) for array in allowed))
