@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 
 import hypothesis
 import pytest
@@ -16,6 +17,11 @@ hypothesis.settings.register_profile("bounds", parent=hypothesis.settings.get_pr
 hypothesis.settings.load_profile("bounds" if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" else "suite")
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
+
+
+# A shell starts jobs in the background with Ctrl-C ignored; the tests of Ctrl-C press it themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
