@@ -80,6 +80,8 @@ def _walk(judge: Truth, steps: Iterable[Step]) -> Iterator[tuple[Step, Array, Ar
         instance(step, f"steps[{t}]", Step, needed="a Step of optimistic_steps")
         if step.model.layout != judge.layout:
             raise OpoError(f"steps[{t}] has {step.model.layout!r}: the layout of truth, {judge.layout!r}, is needed")
+        if not np.array_equal(allowed_pairs(step.model), allowed_pairs(judge.mdp)):
+            raise OpoError(f"steps[{t}] has another action mask than truth: the same is needed")
         q = occupancy(judge.mdp, step.policy)
         yield step, q, past
         past = past + q

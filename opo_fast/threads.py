@@ -93,20 +93,26 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     if most > 1 and COMPILED and not getattr(_inside, "yes", False):
         n = min(get_threads(), most)
     if n > 1 and _meeting.acquire(blocking=False):
-        gate = np.zeros(GATE, np.int64)
-        done = False
-        futures: list[Future[Any]] = []
         try:
-            # As many workers as meet, whatever another thread sets meanwhile.
-            pool = _executor(max(n, get_threads()))
-            futures = [pool.submit(function, *before, me, n, gate, *after) for me in range(1, n)]
-            told = [function(*before, 0, n, gate, *after), *(future.result() for future in futures)]
-            done = True
-            return any(told)
+            return _meet(function, before, after, n)
         finally:
-            if not done:
-                # Ctrl-C before this thread came to the gate: the others must not wait for it for ever.
-                gate[2] = 1
-                wait(futures)
             _meeting.release()
     return bool(function(*before, 0, 1, _NO_GATE, *after))
+
+
+def _meet(function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...], n: int) -> bool:
+    gate = np.zeros(GATE, np.int64)
+    done = False
+    futures: list[Future[Any]] = []
+    try:
+        # As many workers as meet, whatever another thread sets meanwhile.
+        pool = _executor(max(n, get_threads()))
+        futures = [pool.submit(function, *before, me, n, gate, *after) for me in range(1, n)]
+        told = [function(*before, 0, n, gate, *after), *(future.result() for future in futures)]
+        done = True
+        return any(told)
+    finally:
+        if not done:
+            # Ctrl-C before this thread came to the gate: the others must not wait for it for ever.
+            gate[2] = 1
+            wait(futures)

@@ -566,3 +566,16 @@ def test_what_the_lemmas_are_given():
     ]:
         with pytest.raises(of.OpoError, match=text):
             bad()
+
+
+def test_steps_of_another_mask_are_refused():
+    """An allowed pair of the truth that the steps' model masks has no estimate to compare."""
+    layout = of.Layout([1, 2], 2)
+    mask = np.ones(layout.shape, bool)
+    mask[1, 1] = False
+    losses, blocks = np.full(layout.shape, 0.5), [np.full((1, 2, 2), 0.5)]
+    masked, free = of.LayeredMDP(layout, losses, blocks, mask), of.LayeredMDP(layout, losses, blocks)
+    given = {"eta": 0.5, "beta_loss": 1.0, "beta_dynamics": 0.1}
+    for truth, fit in ((free, masked), (masked, free)):
+        with pytest.raises(of.OpoError, match=r"steps\[0\] has another action mask than truth"):
+            lemma_checks(truth, optimistic_steps([fit] * 3, **given), **given)

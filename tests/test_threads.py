@@ -13,6 +13,7 @@ import pytest
 from strategies import random_model
 
 import opo_fast as of
+from opo_fast import threads as threads_module
 from opo_fast import transitions as transitions_module
 from opo_fast.threads import run_all
 
@@ -139,3 +140,35 @@ def test_models_travel_to_another_process(here):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         other = pool.apply_async(of.solve, (mdp,)).get(timeout=60)
     assert other.v.tobytes() == of.solve(mdp).v.tobytes()
+
+
+def test_a_second_ctrl_c_does_not_keep_later_calls_on_one_thread(monkeypatch):
+    """It comes while the first one is waiting for the other threads."""
+    of.set_threads(2)
+
+    def work(me, n, gate):
+        if me == 0:
+            raise KeyboardInterrupt
+
+    def pressed_again(futures):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads_module, "COMPILED", True)
+    monkeypatch.setattr(threads_module, "wait", pressed_again)
+    with pytest.raises(KeyboardInterrupt):
+        threads_module.run_together(work, (), (), 2)
+    assert not threads_module._meeting.locked()
+
+
+def test_a_policy_at_the_edge_of_the_tolerance_is_judged_alike_by_any_number_of_threads(monkeypatch):
+    """Added as a tree, this row misses 1 by less than 1e-8, from left to right by more."""
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", dict.fromkeys((0, 1), 1))
+    layout = of.Layout([1, 201, 201], 4)
+    blocks = [np.full((n, 4, 201), 1 / 201) for n in (1, 201)]
+    model = of.LayeredMDP(layout, np.zeros(layout.shape), blocks)
+    policy = model.uniform_policy()
+    policy[67] = [0.1524847101668998, 0.45161118118305205, 0.18663111019917264, 0.20927300845087554]
+    for threads in (1, 2, 3, 4, 5):
+        of.set_threads(threads)
+        of.occupancy(model, policy)
+        of.evaluate(model, policy)

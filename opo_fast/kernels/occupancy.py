@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._groups import AHEAD, group_each, is_policy, worth_prefetching
+from ._groups import AHEAD, group_each, is_policy, share, worth_prefetching
 from ._jit import inlined, kernel
 from ._simd import fma, prefetch, vabove, vadd, vfma, vload, vmul, vset, vstore, vsum
 from ._sync import meet
@@ -165,8 +165,9 @@ def visit(
         d0 = layers[h + 1]
         n_next = layers[h + 2] - d0 if h < horizon - 1 else 0
         for p in range(parts * me // n, parts * (me + 1) // n):
-            lo = s0 + size * p // parts
-            hi = s0 + size * (p + 1) // parts
+            # Whether a policy's last bit is within the tolerance depends on which rows fill a vector, so not on n.
+            lo = s0 + (size * p // parts if kind == 1 else share(size, p, parts))
+            hi = s0 + (size * (p + 1) // parts if kind == 1 else share(size, p + 1, parts))
             if kind == 1:
                 for j in range(p * n_next, (p + 1) * n_next):
                     private[j] = 0.0
