@@ -33,7 +33,7 @@ from .errors import OpoError
 from .kernels import chain as kernels
 from .kernels import packed as packed_kernels
 from .kernels._simd import LANES
-from .kernels.batch import MANY, visit_batch_csr, visit_batch_dense
+from .kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
 from .kernels.ingest import pack_lane
 from .kernels.weights import count_saturated
 from .layers import LayeredMDP
@@ -376,7 +376,7 @@ class _Single(_Chain):
         shared = count <= LANES
         if dense and not shared:
             threads = min(threads, -(-count // LANES))
-        lanes = MANY if dense and count > MANY // 2 * threads else LANES
+        lanes = BATCH if dense and count > BATCH // 2 * threads else LANES
         # Dense: what a thread works on is its own; CSR: threads share each layer, with sums of their own for each part.
         copies, parts = (threads, 0) if dense else (1, model.parts)
         sizes = [lanes * size for size in (2 * most * copies, model.most_rows * copies, most * parts)]
@@ -386,7 +386,7 @@ class _Single(_Chain):
                 visit_once(model, self.store, i, counts, scratch)
             return
         d, w, private = map(aligned, sizes)
-        sums = aligned(1024 * threads if dense else 0)
+        sums = aligned(1024 * threads if lanes == BATCH else 0)
         for i in range(k, k + count, lanes * copies):
             n = min(lanes * copies, k + count - i)
             if dense:

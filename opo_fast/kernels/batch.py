@@ -12,11 +12,11 @@ from ._simd import LANES, prefetch, vabove, vadd, vfma, vload, vload_line, vmul,
 from ._sync import meet
 from .occupancy import TINY, merge
 
-__all__ = ["MANY", "visit_batch_csr", "visit_batch_dense"]
+__all__ = ["BATCH", "visit_batch_csr", "visit_batch_dense"]
 
-MANY = 32
+BATCH = 32
 """Policies of a large batch of a dense dynamics."""
-AHEAD = 64
+ROWS_AHEAD = 64
 """How many rows before their use memory is asked for past policies, eight streams at a time."""
 BLOCK = 512
 """Rows of a large batch whose weights are used for several next states in a row."""
@@ -211,7 +211,7 @@ def _weights(rows, lo, hi, d, d0, store, k, count, lanes, w, w0):
         last = k + count - 1
         while r + 8 <= end:
             for x in range(line, min(line + 8, last + 1)):
-                prefetch(store[x], r + AHEAD)
+                prefetch(store[x], r + ROWS_AHEAD)
             c0, c1, c2, c3, c4, c5, c6, c7 = vtranspose(
                 vload_line(store, line, r), vload_line(store, min(line + 1, last), r), vload_line(store, min(line + 2, last), r),
                 vload_line(store, min(line + 3, last), r), vload_line(store, min(line + 4, last), r),
@@ -269,10 +269,10 @@ def visit_batch_dense(
 ):  # fmt: skip
     """Add the occupancies of policies store[k..k+count-1] to `visits`, in this order: what thread `me` of `n` does.
 
-    Each thread takes `lanes` policies at a time, `LANES` or `MANY`, and shares nothing but the turns in which they add. With
+    Each thread takes `lanes` policies at a time, `LANES` or `BATCH`, and shares nothing but the turns in which they add. With
     `shared`, for at most `lanes` policies in all, each takes some of the next states of each layer instead. For each thread
     and lane, `d` has room for two layers of states and `w` for a layer of rows; `sums` has 1,024 numbers per thread (for
-    `MANY`).
+    `BATCH`).
     """
     horizon = block.size
     half = d.size // n // 2
@@ -293,8 +293,8 @@ def visit_batch_dense(
             end = rows[layers[h + 1]]
             if some > 0:
                 _weights(rows, layers[h], layers[h + 1], d, now, store, line, some, lanes, w, mine)
-            for turn in range(n):
-                if turn == me and (me == 0 or not shared):
+            for turn in range(1 if shared else n):
+                if turn == me:
                     _add(w, mine, first, end, lanes, some, visits)
                 meet(gate, me, n)
             if h < horizon - 1 and some > 0:

@@ -118,7 +118,7 @@ def chain_steps(
 
     `visits` counts all policies before `store[k]` when it comes in, and all before the last step's when it goes out.
     Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. Layers are backed
-    up `chunk` states at a time (a multiple of 8); `width` is the number of actions where whole states fill a vector, else
+    up `chunk` states at a time (a multiple of 8, or all); `width` is the number of actions where whole states fill a vector, else
     0; `scratch` has two lines per thread for the rows of a chunk.
     """
     horizon = block.size
