@@ -70,7 +70,7 @@ def _add_expectation_dense(data, start, n_rows, lo, hi, v, v0, n_next, q, q0, ba
 @inlined
 def _add_expectation_csr(data, indptr, indices, start, n_rows, lo, hi, v, v0, init, i0, q, q0):
     # Four partial sums per row: one would wait for each multiply-add to finish. An unsigned position skips the test
-    # for negative indices. (Written out: as a part that gives four sums back, four transitions take 5 % longer.)
+    # for negative indices. (Written out: as a part of its own that gives back four sums it is slower.)
     base = np.uint64(v0)
     ask = worth_prefetching(indptr, start, n_rows)
     for i in range(lo, hi):
