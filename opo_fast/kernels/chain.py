@@ -90,31 +90,35 @@ def _clip_and_add(r0, begin, n, q, sum_q):
 @inlined
 def _exponents(rows, r0, lo, hi, eta, step, q, e):
     """Values of states lo..hi-1, and the exponents of their next policies; q and e hold row r0 first."""
+    i = rows[lo] - r0
     for s in range(lo, hi):
-        begin = rows[s] - r0
         end = rows[s + 1] - r0
+        j = i
         y = 0.0
-        least = step.sum_q[r0 + begin]
-        for j in range(begin, end):
+        least = step.sum_q[r0 + i]
+        while j < end:
             y = fma(step.policy[r0 + j], q[j], y)
             least = min(least, step.sum_q[r0 + j])
+            j += 1
         step.v[s] = y
-        for j in range(begin, end):
-            e[j] = eta * (least - step.sum_q[r0 + j])
+        while i < end:
+            e[i] = eta * (least - step.sum_q[r0 + i])
+            i += 1
 
 
 @inlined
 def _normalize(rows, r0, lo, hi, e, following):
     """The next policy of states lo..hi-1 from its weights."""
+    i = rows[lo] - r0
     for s in range(lo, hi):
-        begin = rows[s] - r0
         end = rows[s + 1] - r0
         y = 0.0
-        for j in range(begin, end):
+        for j in range(i, end):
             y += e[j]
         y = 1.0 / y
-        for j in range(begin, end):
-            following[r0 + j] = e[j] * y
+        while i < end:
+            following[r0 + i] = e[i] * y
+            i += 1
 
 
 @inlined
