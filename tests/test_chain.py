@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from strategies import layer_sizes, random_mask, random_model, random_policy, seeded
 
 import opo_fast as of
-from opo_fast import chain as chain_module
-from opo_fast import operations, reference
-from opo_fast import transitions as transitions_module
-from opo_fast.chain import ChainEngine, History
-from opo_fast.rules import ChainRule, opo_rule
+from opo_fast import reference
+from opo_fast.algorithm import engine as chain_module
+from opo_fast.algorithm.engine import ChainEngine, History
+from opo_fast.algorithm.rules import ChainRule, opo_rule, reference_chain
+from opo_fast.model import operations
+from opo_fast.model import transitions as transitions_module
 
 SETTINGS = {"eta": 0.5, "beta_loss": 0.4, "beta_dynamics": 0.02}
 STEPS = 200
@@ -161,16 +162,16 @@ def history_of(pairs):
 
 
 RULES = {
-    "opo": {},
-    "contemporaneous greedy": {"greedy": True, "visits": "contemporaneous"},
-    "actions greedy": {"greedy": True, "visits": "actions"},
-    "latest greedy": {"greedy": True},
-    "contemporaneous": {"visits": "contemporaneous"},
+    "opo": {"visits": "latest", "greedy": False},
+    "contemporaneous greedy": {"visits": "contemporaneous", "greedy": True},
+    "actions greedy": {"visits": "actions", "greedy": True},
+    "latest greedy": {"visits": "latest", "greedy": True},
+    "contemporaneous": {"visits": "contemporaneous", "greedy": False},
 }
 
 
 def rule_of(layout, name="opo"):
-    return ChainRule(0.5, 0.2, np.linspace(0.02, 0.01, layout.horizon), 2.0 * layout.horizon, **RULES[name])
+    return ChainRule(0.4, np.linspace(0.04, 0.02, layout.horizon), 2.0 * layout.horizon, eta=0.5, **RULES[name])
 
 
 def play(source, pairs, *, memory=1 << 28, order=None, prefetch=0, rule="opo"):
@@ -224,7 +225,7 @@ def test_dropped_policies_and_restarts_keep_the_bits(form, rule, large, monkeypa
     monkeypatch.setattr(chain_module._Chain, "_begin", lambda chain: begun.append(1) or original(chain))
     got, tight = play(source, pairs, rule=rule, memory=0)
     assert got == expected
-    if RULES[rule].get("visits", "latest") == "latest":
+    if RULES[rule]["visits"] == "latest":
         assert len(begun) > 1, "no restart happened"
         assert tight.planned > roomy.planned
     # All at once, the engine knows which dynamics will come.
@@ -245,7 +246,7 @@ def test_every_rule_equals_its_reference(form, rule, large):
     pairs = switching(30, seed=2)
     models, losses = five(form, masked=form != "large dense")
     history = [models[p].with_losses(losses[f]) for f, p in pairs]
-    expected = reference.chain(history, rule_of(source.layout, rule), models[0].uniform_policy())
+    expected = reference_chain(history, rule_of(source.layout, rule))
     engine = ChainEngine(source.layout, source.mask, rule_of(source.layout, rule), source, 1 << 20)
     chain, lane = engine.chain(0, history_of(pairs), len(pairs))
     np.testing.assert_allclose(models[0].transitions.scatter(chain.policy(lane).copy()), expected, rtol=0, atol=1e-11)
@@ -257,7 +258,7 @@ def test_greedy_rules_play_the_lowest_of_equal_actions(form, large):
     if FORMS[form][3]:
         large()
     source = Source(form, 2)
-    rule = ChainRule(0.5, 1e9, np.full(source.layout.horizon, 1e9), 2.0 * source.layout.horizon, greedy=True, visits="contemporaneous")
+    rule = ChainRule(2e9, np.full(source.layout.horizon, 2e9), 2.0 * source.layout.horizon, "contemporaneous", greedy=True)
     engine = ChainEngine(source.layout, source.mask, rule, source, 1 << 20)
     history = history_of(switching(6))
     engine.prefetch([0, 1], history, 6)

@@ -17,9 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 import opo_fast as of
-from opo_fast import agents, cli, envs
+from opo_fast import agents, envs
+from opo_fast.algorithm.parameters import PRACTICAL
+from opo_fast.cli import main as cli
 from opo_fast.errors import install
-from opo_fast.theory import PRACTICAL
 
 SMALL = ["run", "random-finite", "-T", "40", "--no-plot"]
 

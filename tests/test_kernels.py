@@ -19,11 +19,12 @@ import pytest
 from strategies import random_model, random_policy
 
 import opo_fast as of
-from opo_fast import chain as chain_module
-from opo_fast import layers, operations
-from opo_fast import transitions as transitions_module
+from opo_fast.algorithm import engine as chain_module
 from opo_fast.kernels import _jit
 from opo_fast.kernels._simd import EXP_MIN, fma, sexp, vabove, vexp, vfma, vload, vmax, vmin, vset, vstore, vsum, vtranspose
+from opo_fast.model import layered as layers
+from opo_fast.model import operations
+from opo_fast.model import transitions as transitions_module
 
 ROOT = pathlib.Path(of.__file__).parents[1]
 INTERPRETED = bool(numba.config.DISABLE_JIT)

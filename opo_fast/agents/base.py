@@ -44,11 +44,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import instance, real, whole
-from ..cmdp import Trajectory, check_trajectory
+from .._support.checks import instance, real, whole
+from .._support.files import read_state, write_state
 from ..errors import OpoError
-from ..layout import Layout, as_mask, uniform_policy
-from ..store import read_state, write_state
+from ..model.contextual import Trajectory, check_trajectory
+from ..model.layout import Layout, as_mask, uniform_policy
 
 __all__ = ["BaseAgent", "oracle_state", "restore_oracle"]
 

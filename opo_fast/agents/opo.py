@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..layout import Layout
-from ..operations import Backend
-from ..rules import opo_rule
-from ..theory import parameters
+from ..algorithm.parameters import parameters
+from ..algorithm.rules import opo_rule
+from ..model.layout import Layout
+from ..model.operations import Backend
 from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 

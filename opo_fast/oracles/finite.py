@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import FLOAT64, as_real, instance, items, labels_of
-from ..cmdp import Trajectory, check_trajectory, context_key
+from .._support.checks import FLOAT64, as_real, instance, items, labels_of
+from .._support.lru import LRU
 from ..errors import OpoError, Place
-from ..layout import Layout
-from ..store import LRU
-from ..transitions import Transitions, is_plain
+from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layout import Layout
+from ..model.transitions import Transitions, is_plain
 from .log import TrajectoryLog
 
 __all__ = ["FiniteDynamicsClass", "FiniteDynamicsOracle", "FiniteLossClass", "FiniteLossOracle"]

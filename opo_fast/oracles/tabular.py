@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, truth
-from ..cmdp import Trajectory, context_key
+from .._support.checks import real, truth
 from ..errors import OpoError
-from ..layout import Layout
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
 from .parametric import Batch, ParametricOracle, cover_size, grouped
 from .support import Support
 from .versions import Versions, from_json, to_json

@@ -27,21 +27,21 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from . import reference
-from .cmdp import context_key
-from .errors import OpoError
-from .kernels import chain as kernels
-from .kernels import packed as packed_kernels
-from .kernels._simd import LANES
-from .kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
-from .kernels.ingest import pack_lane
-from .kernels.weights import count_saturated
-from .layers import LayeredMDP
-from .layout import Layout, aligned, as_mask
-from .operations import Backend, Scratch, check_backend, chunk_of, visit_once
+from .._support.threads import get_threads, run_all, run_together
+from ..errors import OpoError
+from ..kernels import chain as kernels
+from ..kernels import packed as packed_kernels
+from ..kernels._simd import LANES
+from ..kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
+from ..kernels.ingest import pack_lane
+from ..kernels.weights import count_saturated
+from ..model.contextual import context_key
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout, aligned, as_mask
+from ..model.operations import Backend, Scratch, check_backend, chunk_of, visit_once
+from ..model.transitions import DENSE, Transitions
+from . import algorithm1
 from .rules import ChainRule, opo_rule
-from .threads import get_threads, run_all, run_together
-from .transitions import DENSE, Transitions
 
 __all__ = ["ChainEngine", "History", "ModelSource", "policy_chain"]
 
@@ -286,7 +286,7 @@ class _Chain:
         if self.last is None:
             return 1.0
         engine, rule = self.engine, self.engine.rule
-        count = count_saturated(self.last, lane, self.lanes, engine.layout.offsets, engine.rows, rule.half_loss, rule.half_dynamics)
+        count = count_saturated(self.last, lane, self.lanes, engine.layout.offsets, engine.rows, rule.beta_loss / 2, rule.beta_dynamics / 2)
         return count / engine.n_rows  # type: ignore[no-any-return]
 
     def value(self, lane: int) -> float:
@@ -401,8 +401,8 @@ class _Single(_Chain):
         lines = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
         after = (
             model.parts, length, self.steps - self.first, chunk, model.width, int(rule.greedy), int(rule.visits == "actions"), losses,
-            counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.half_loss,
-            rule.half_dynamics, rule.weight, rule.eta, lines,
+            counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.beta_loss / 2,
+            rule.beta_dynamics / 2, rule.weight, rule.eta, lines,
         )  # fmt: skip
         run_together(kernels.chain_steps, model.arguments, after, most)
 
@@ -444,7 +444,7 @@ class _Pack(_Chain):
         packed_kernels.packed_steps(
             engine.packed_block, engine.layout.offsets, engine.rows, length, self.steps - self.first, int(rule.greedy),
             int(rule.visits == "actions"), model, losses, counts, self.store, self.sum_q, self.v, self.d, self.w,
-            rule.half_loss, rule.half_dynamics, rule.weight, rule.eta,
+            rule.beta_loss / 2, rule.beta_dynamics / 2, rule.weight, rule.eta,
         )  # fmt: skip
 
 
@@ -657,7 +657,7 @@ def policy_chain(
             raise OpoError(f"history[{k}] has another layout or action mask than history[0]: {model!r}, {models[0]!r}")
     rule = opo_rule(models[0].layout, eta, beta_loss, beta_dynamics)
     if backend == "numpy":
-        return reference.policy_chain(models, eta=rule.eta, beta_loss=2 * rule.half_loss, beta_dynamics=2 * float(rule.half_dynamics[0]))
+        return algorithm1.policy_chain(models, eta=rule.eta, beta_loss=rule.beta_loss, beta_dynamics=float(rule.beta_dynamics[0]))
     fits = History()
     for model in models:
         fits.append(id(model.losses), id(model.transitions))
