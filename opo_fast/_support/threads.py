@@ -18,7 +18,7 @@ from ..kernels._jit import COMPILED
 from ..kernels._sync import GATE
 from .checks import whole
 
-__all__ = ["get_threads", "run_all", "run_together", "set_threads"]
+__all__ = ["get_threads", "processors", "run_all", "run_together", "set_threads"]
 
 T = TypeVar("T")
 
@@ -30,6 +30,11 @@ _count: int | None = None
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None
 
 
+def processors() -> int:
+    """Processors that this process may use at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def get_threads() -> int:
     """Number of threads in use: `set_threads`, else the variable NUMBA_NUM_THREADS, else the usable processors."""
     if _count is not None:
@@ -37,7 +42,7 @@ def get_threads() -> int:
     variable = os.environ.get("NUMBA_NUM_THREADS", "")
     if variable.isdigit() and int(variable) > 0:
         return int(variable)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors()
 
 
 def set_threads(n: int | None) -> None:
