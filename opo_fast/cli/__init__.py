@@ -1,12 +1,1 @@
 """The command `opo-fast`: one tree of commands."""
-
-from __future__ import annotations
-
-__all__ = ["main"]
-
-
-def main() -> None:
-    """Entry point of `opo-fast`."""
-    from .main import app
-
-    app()
