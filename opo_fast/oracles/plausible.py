@@ -7,16 +7,17 @@ critique de la notion de collectif, 1939), and several such events cost the sum 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import shown
+from ..checks import real, shown
 from ..errors import OpoError
+from .parametric import ParametricOracle
 
-__all__ = ["NestedSet", "kept_delta", "missing_delta"]
+__all__ = ["NestedSet", "PlausibleOracle", "kept_delta", "missing_delta"]
 
 Array = npt.NDArray[Any]
 
@@ -104,3 +105,80 @@ def kept_delta(state: Mapping[str, Any], delta: float | None) -> float | None:
         kept = "no plausible set" if stored is None else f"a plausible set at failure probability {stored}"
         raise OpoError(f"state holds {kept}: {delta} is needed")
     return None if stored is None else float(stored)
+
+
+class PlausibleOracle(ParametricOracle):
+    """A parametric oracle that keeps plausible sets: version 0 is the set without data, and one after new data gets the next.
+
+    The sets are not nested; each follows from all data of its time, and one event of probability at least 1 - delta has the
+    truth in all of them. A subclass has ``_begin()``, which prepares for the first data, ``_note(version)``, which keeps
+    what the set of the data so far needs, ``_sets()``, the arrays that are kept, and ``_sets_restored(state)``.
+
+    Attributes
+    ----------
+    delta : float or None
+        Failure probability of the plausible sets, where they are kept.
+    """
+
+    delta: float | None = None
+
+    def keep_plausible(self, delta: float) -> None:
+        """Keep, from now on, the sets of what the data leave plausible at failure probability `delta`."""
+        delta = real(delta, "delta", most=1.0, strict=True)
+        if self.delta is not None or self.episodes:
+            raise OpoError("keep_plausible comes once and before any data")
+        self.delta = delta
+        self._centres, self._noted = [0], 0
+        self._begin()
+
+    def plausible(self) -> tuple[int, int]:
+        """The fit on all data so far, and the version of the plausible set around it."""
+        self._kept()
+        fit = self.fit()
+        if self.episodes != self._noted:
+            self._noted = self.episodes
+            self._centres.append(fit)
+            self._note(len(self._centres) - 1)
+        return self._centres[-1], len(self._centres) - 1
+
+    def plausible_count(self, version: Hashable) -> float:
+        """nan: the class cannot be listed."""
+        self._version(version)
+        return float("nan")
+
+    def _kept(self) -> float:
+        if self.delta is None:
+            raise missing_delta()
+        return self.delta
+
+    def _version(self, version: Hashable) -> int:
+        self._kept()
+        if isinstance(version, (int, np.integer)) and 0 <= version < len(self._centres):
+            return int(version)
+        raise OpoError(f"version is {shown(version)}: one that plausible() gave, 0 to {len(self._centres) - 1}, is needed")
+
+    def _kept_state(self) -> dict[str, Any]:
+        if self.delta is None:
+            return {}
+        centres = np.array(self._centres, np.int64)
+        return {"plausible.delta": self.delta, "plausible.noted": self._noted, "plausible.centres": centres, **self._sets()}
+
+    def _kept_restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        delta = kept_delta(state, self.delta)
+        if delta is None:
+            return {"delta": None}
+        centres = np.array(state["plausible.centres"], np.int64).tolist()
+        return {"delta": delta, "_noted": int(state["plausible.noted"]), "_centres": centres, **self._sets_restored(state, len(centres))}
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _note(self, version: int) -> None:
+        raise NotImplementedError
+
+    def _sets(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _sets_restored(self, state: dict[str, Any], versions: int) -> dict[str, Any]:
+        """Attributes of the sets of so many versions."""
+        raise NotImplementedError
