@@ -7,6 +7,7 @@ critique de la notion de collectif, 1939), and several such events cost the sum 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..checks import real, shown
 from ..errors import OpoError
 from .parametric import ParametricOracle
 
-__all__ = ["NestedSet", "PlausibleOracle", "kept_delta", "missing_delta"]
+__all__ = ["NestedSet", "PlausibleOracle", "QuadraticSets", "kept_delta", "missing_delta"]
 
 Array = npt.NDArray[Any]
 
@@ -157,6 +158,11 @@ class PlausibleOracle(ParametricOracle):
             return int(version)
         raise OpoError(f"version is {shown(version)}: one that plausible() gave, 0 to {len(self._centres) - 1}, is needed")
 
+    def _centre(self, version: Hashable) -> int:
+        """The fit that came with a version."""
+        number = self._version(version)
+        return self._centres[number]
+
     def _kept_state(self) -> dict[str, Any]:
         if self.delta is None:
             return {}
@@ -168,7 +174,8 @@ class PlausibleOracle(ParametricOracle):
         if delta is None:
             return {"delta": None}
         centres = np.array(state["plausible.centres"], np.int64).tolist()
-        return {"delta": delta, "_noted": int(state["plausible.noted"]), "_centres": centres, **self._sets_restored(state, len(centres))}
+        sets = self._sets_restored(state, delta, len(centres))
+        return {"delta": delta, "_noted": int(state["plausible.noted"]), "_centres": centres, **sets}
 
     def _begin(self) -> None:
         raise NotImplementedError
@@ -179,6 +186,49 @@ class PlausibleOracle(ParametricOracle):
     def _sets(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _sets_restored(self, state: dict[str, Any], versions: int) -> dict[str, Any]:
-        """Attributes of the sets of so many versions."""
+    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
+        """Attributes of the sets of so many versions at failure probability `delta`."""
         raise NotImplementedError
+
+
+class QuadraticSets(PlausibleOracle):
+    """Plausible sets of a likelihood: l(w) >= l(fit) - r, r = log(1/delta) + (d/2) log n, n observed transitions, d parameters.
+
+    The radius is that of the mixture of likelihood ratios over a smooth prior, whose logarithm falls short of the greatest
+    log-likelihood by (d/2) log n + O(1) (G. Schwarz, Annals of Statistics 6, 1978); Ville's inequality turns it into a bound
+    for all times. The set is taken as (w - fit)' H (w - fit) <= 2 r with the Hessian H of -l at the fit: both the O(1) and
+    the quadratic form are approximations, good once the data determine w. A version keeps d^2 numbers; a refit schedule
+    keeps the number of versions small.
+
+    A subclass has ``_curvature()``: H and r with what it knows beside the data, H positive definite.
+    """
+
+    def _begin(self) -> None:
+        self._roots: list[Array] = []
+        self._note(0)
+
+    def _note(self, version: int) -> None:
+        hessian, radius = self._curvature()
+        values, vectors = np.linalg.eigh(hessian)
+        # Rounding may take a small eigenvalue to 0.
+        self._roots.append(vectors * np.sqrt(2.0 * radius / np.maximum(values, np.finfo(float).eps * values.max(initial=0.0))))
+
+    def _curvature(self) -> tuple[Array, float]:
+        raise NotImplementedError
+
+    def _root(self, version: Hashable) -> Array:
+        """M of a version, so that the greatest <x, w - fit> over the set is |x' M|."""
+        number = self._version(version)
+        return self._roots[number]
+
+    def _penalty(self, n: float, dimension: int) -> float:
+        return 0.5 * dimension * math.log(max(n, 1.0)) - math.log(self._kept())
+
+    def _sets(self) -> dict[str, Any]:
+        return {"plausible.roots": np.array(self._roots)}
+
+    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
+        roots = np.array(state["plausible.roots"], np.float64)
+        if len(roots) != versions or roots.ndim != 3:
+            raise OpoError(f"state holds plausible sets of shape {roots.shape}: {versions} matrices are needed")
+        return {"_roots": list(roots)}

@@ -17,7 +17,7 @@ from .confidence import mean_lower, row_radius
 from .parametric import Batch, cover_size, grouped
 from .plausible import PlausibleOracle
 from .support import Support
-from .versions import Versions, from_json, to_json
+from .versions import Versions, distinct, from_json, to_json
 
 __all__ = ["TabularDynamicsClass", "TabularDynamicsOracle", "TabularLossClass", "TabularLossOracle"]
 
@@ -90,12 +90,8 @@ class _Table:
         self.moved: list[Array] = []
 
     def take_touched(self) -> Array:
-        rows, self.touched = _rows(self.touched), []
+        rows, self.touched = distinct(self.touched), []
         return rows
-
-
-def _rows(parts: list[Array]) -> Array:
-    return np.unique(np.concatenate([*parts, np.empty(0, np.int64)])).astype(np.int64)
 
 
 class _TabularOracle(PlausibleOracle):
@@ -164,7 +160,7 @@ class _TabularOracle(PlausibleOracle):
         places = {key: i for i, key in enumerate(self._tables, start=1)} if self._moved else {}
         for key, table in self._moved.items():
             share = 1.0 / (places[key] * (places[key] + 1)) if self.function_class.per_context else 1.0
-            rows, table.moved = _rows(table.moved), []
+            rows, table.moved = distinct(table.moved), []
             bounds = self._bounds(table, rows, math.log(self._n_pairs / (self._kept() * share)))
             different = bounds != table.bounds.current[rows]
             if different.any():
@@ -182,10 +178,10 @@ class _TabularOracle(PlausibleOracle):
     def _sets(self) -> dict[str, Any]:
         state: dict[str, Any] = {}
         for i, table in enumerate(self._tables.values()):
-            state |= {f"plausible.{i}.moved": _rows(table.moved), **table.bounds.state(f"plausible.{i}.")}
+            state |= {f"plausible.{i}.moved": distinct(table.moved), **table.bounds.state(f"plausible.{i}.")}
         return state
 
-    def _sets_restored(self, state: dict[str, Any], versions: int) -> dict[str, Any]:
+    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
         return {}  # With their tables.
 
     def _state(self) -> dict[str, Any]:

@@ -32,13 +32,17 @@ def test_sets_shrink_with_data_and_keep_their_past(name):
     oracle = keeping(name)
     assert oracle.plausible() == (0, 0)
     first, known = bounds(oracle, 0, CONTEXTS[0]).copy(), {}
-    for i, t in enumerate(TrajectoryLog.collect(World(), 300, seed=3)):
+    log = TrajectoryLog.collect(World(), 2400, seed=3)
+    for i, t in enumerate(log[:100]):
         oracle.observe(t)
         fit, version = oracle.plausible()
         assert version == i + 1
         assert fit == oracle.fit()
-        if i % 60 == 59:
+        if i % 20 == 19:
             known[version] = [bounds(oracle, version, c).copy() for c in CONTEXTS]
+    oracle.observe_many(log[100:])
+    version = oracle.plausible()[1]
+    known[version] = [bounds(oracle, version, c).copy() for c in CONTEXTS]
     for version, values in known.items():
         for c, value in zip(CONTEXTS, values, strict=True):
             assert np.array_equal(bounds(oracle, version, c), value)
