@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from opo_fast import agents, envs
-from opo_fast.simulate import Simulation
+from opo_fast.runs.simulation import Simulation
 from opo_fast.study import Store, Study, run_study, runner
 from opo_fast.study.checkpoint import write
 from opo_fast.study.progress import status

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strategies import models, random_model, random_policy, random_rows
 
 import opo_fast as of
-from opo_fast.transitions import Transitions
+from opo_fast.model.transitions import Transitions
 
 SPARSE = ["csr_array", "csr_matrix", "coo_array", "csc_array", "bsr_array", "lil_array", "dok_array", "dia_array"]
 

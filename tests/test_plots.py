@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opo_fast as of
-from opo_fast.plots import new_axes, regret_curves
+from opo_fast.runs.plots import new_axes, regret_curves
 
 matplotlib = pytest.importorskip("matplotlib", reason="needs the extra plot")
 
@@ -76,7 +76,7 @@ def test_axes_of_ones_own():
 
 
 def test_pyplot_is_not_imported():
-    script = "import sys, opo_fast.plots as p; p.new_axes(); assert 'matplotlib.pyplot' not in sys.modules"
+    script = "import sys, opo_fast.runs.plots as p; p.new_axes(); assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

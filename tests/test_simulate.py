@@ -17,8 +17,8 @@ import pytest
 from strategies import random_mask, random_transitions
 
 import opo_fast as of
-from opo_fast.simulate import Simulation
-from opo_fast.streams import Streams
+from opo_fast.model.streams import Streams
+from opo_fast.runs.simulation import Simulation
 
 
 class Fixed:

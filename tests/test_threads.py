@@ -13,9 +13,9 @@ import pytest
 from strategies import random_model
 
 import opo_fast as of
-from opo_fast import threads as threads_module
-from opo_fast import transitions as transitions_module
-from opo_fast.threads import run_all
+from opo_fast._support import threads as threads_module
+from opo_fast._support.threads import run_all
+from opo_fast.model import transitions as transitions_module
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import pytest
 
 import opo_fast as of
 from opo_fast import agents, envs, oracles, study
-from opo_fast.compare import compare
+from opo_fast.runs.compare import compare
 
 LAYOUT = of.Layout([1, 2], 2)
 LOSSES = np.array([[0.1, 0.9], [0.2, 0.7], [0.6, 0.4]])

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_array, as_real, pair_of, real
+from .._support.checks import as_array, as_real, pair_of, real
 from ..errors import OpoError
-from ..layout import Layout
-from ..operations import Backend
+from ..model.layout import Layout
+from ..model.operations import Backend
 from ..oracles.finite import FiniteDynamicsClass
 from .base import State, check_layout, hashable
 from .chain_agent import MEMORY

@@ -4,9 +4,8 @@ A new agent is one class, in one file of one's own. It has ``policy(context)``; 
 (`OracleAgent`), policy chains (`ChainAgent`), or ``_learn(trajectory)``. It is then simulated, saved and compared like
 the others::
 
-    from opo_fast import envs
+    from opo_fast import compare, envs
     from opo_fast.agents import OracleAgent
-    from opo_fast.compare import compare
 
 
     class ExploreThenCommit(OracleAgent):
@@ -44,11 +43,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import instance, real, whole
-from ..cmdp import Trajectory, check_trajectory
+from .._support.checks import instance, real, whole
+from .._support.files import read_state, write_state
 from ..errors import OpoError
-from ..layout import Layout, as_mask, uniform_policy
-from ..store import read_state, write_state
+from ..model.contextual import Trajectory, check_trajectory
+from ..model.layout import Layout, as_mask, uniform_policy
 
 __all__ = ["BaseAgent", "oracle_state", "restore_oracle"]
 

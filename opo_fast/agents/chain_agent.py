@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import reference
-from ..chain import ChainEngine, History
-from ..checks import items, whole
-from ..cmdp import Trajectory
-from ..layers import LayeredMDP
-from ..layout import Layout
-from ..operations import Backend
-from ..rules import ChainRule
+from .._support.checks import items, whole
+from ..algorithm.engine import ChainEngine
+from ..algorithm.history import History
+from ..algorithm.rules import ChainRule, reference_chain
+from ..model.contextual import Trajectory
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.operations import Backend
 from .base import State, hashable
 from .oracle_agent import OracleAgent
 
@@ -43,11 +43,6 @@ class ChainAgent(OracleAgent):
         Byte budget of the chains; never changes a result.
     """
 
-    newest = False
-    """Whether the newest fit enters the policy of this episode (E-UC3RL, RM-UCDD) or only the next one's (OPO)."""
-    forced = 0
-    """Number of first episodes that play `forced_policy` instead; the chain begins after them (RM-UCDD)."""
-
     def __init__(
         self,
         layout: Layout,
@@ -63,13 +58,13 @@ class ChainAgent(OracleAgent):
         self.rule = rule
         self.history = History()
         self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
-        if not self.forced:
+        if not self.rule.forced:
             self.history.append(*self.fits)
 
     def warm_start(self, trajectories: Any, *, progress: bool | None = None) -> None:
         """See `OracleAgent.warm_start`."""
         super().warm_start(trajectories, progress=progress)
-        if not self.forced:
+        if not self.rule.forced:
             self.history = History()
             self.history.append(*self.fits)
             # A chain may have looked at the models without data.
@@ -87,11 +82,11 @@ class ChainAgent(OracleAgent):
     @property
     def steps(self) -> int:
         """Number of chain steps behind the policy of the coming episode."""
-        return max(0, self.episode - self.forced) + (1 if self.newest else 0)
+        return max(0, self.episode - self.rule.forced) + (1 if self.rule.newest else 0)
 
     def policy(self, context: Any) -> Array:
         """pi^t at `context`, shape (n_states, A), t being the coming episode. A pure query."""
-        if self.episode < self.forced:
+        if self.episode < self.rule.forced:
             return self.forced_policy()
         if self.backend == "numpy":
             return self._literal_policy(context)
@@ -123,11 +118,11 @@ class ChainAgent(OracleAgent):
             if ("P", fit) not in parts:
                 parts["P", fit] = self.transitions(fit, context)
             models.append(LayeredMDP(self.layout, self.loss_oracle.losses(loss_fit, context), parts["P", fit]))
-        return reference.chain(models, self.rule, self.uniform())
+        return reference_chain(models, self.rule) if models else self.uniform()
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
         """Advance the chains of these contexts side by side. A hint that never changes a result."""
-        if self.backend == "numba" and self.episode >= self.forced:
+        if self.backend == "numba" and self.episode >= self.rule.forced:
             self.engine.prefetch(items(contexts, "contexts", "contexts"), self.history, self.steps)
 
     @property
@@ -138,7 +133,7 @@ class ChainAgent(OracleAgent):
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
         super().observe(trajectory)
-        if self.episode >= self.forced:
+        if self.episode >= self.rule.forced:
             self.history.append(*self.fits)
 
     def settings(self) -> dict[str, Any]:
@@ -181,7 +176,7 @@ class ChainAgent(OracleAgent):
 
     def saturation(self, context: Any) -> float:
         """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""
-        if self.episode < self.forced:
+        if self.episode < self.rule.forced:
             return 1.0
         if self.backend == "numpy":
             return float("nan")
@@ -190,7 +185,7 @@ class ChainAgent(OracleAgent):
 
     def value(self, context: Any) -> float:
         """The optimistic estimate of V(s_1) in the last step of the chain at `context`; 0 before any."""
-        if self.steps == 0 or self.episode < self.forced:
+        if self.steps == 0 or self.episode < self.rule.forced:
             return 0.0
         if self.backend == "numpy":
             return float("nan")

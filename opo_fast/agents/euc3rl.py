@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, whole
-from ..layout import Layout
-from ..operations import Backend
-from ..rules import ChainRule
+from .._support.checks import real, whole
+from ..algorithm.rules import euc3rl_rule
+from ..model.layout import Layout
+from ..model.operations import Backend
 from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 
@@ -50,7 +49,6 @@ class EUC3RL(ChainAgent):
         See `ChainAgent`.
     """
 
-    newest = True
     name = "E-UC3RL"
 
     def __init__(
@@ -76,14 +74,7 @@ class EUC3RL(ChainAgent):
             {"beta_loss": beta_loss, "beta_dynamics": beta_dynamics},
             lambda t: euc3rl_parameters(layout, t, **sizes, delta=delta, eluder=eluder, bonus_scale=bonus_scale),
         )
-        rule = ChainRule(
-            eta=0.0,
-            half_loss=self.beta_loss / 2,
-            half_dynamics=np.full(layout.horizon, self.beta_dynamics / 2),
-            weight=2.0 * layout.horizon,
-            greedy=True,
-            visits="contemporaneous",
-        )
+        rule = euc3rl_rule(layout, self.beta_loss, self.beta_dynamics)
         super().__init__(layout, loss_class, dynamics_class, rule, action_mask=action_mask, backend=backend, memory=memory)
 
 

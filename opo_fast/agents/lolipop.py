@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import real
-from ..cmdp import Trajectory, context_key
+from .._support.checks import real
+from .._support.lru import LRU
 from ..errors import OpoError
-from ..layout import Layout, as_losses
-from ..store import LRU
-from ..streams import Streams
-from ..transitions import as_transitions
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout, as_losses
+from ..model.streams import Streams
+from ..model.transitions import as_transitions
 from .base import BaseAgent, State, check_layout, hashable, oracle_state, restore_oracle
 from .oracle_agent import PLANS, make_oracle
 

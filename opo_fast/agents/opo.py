@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..layout import Layout
-from ..operations import Backend
-from ..rules import opo_rule
-from ..theory import parameters
+from ..algorithm.parameters import parameters
+from ..algorithm.rules import opo_rule
+from ..model.layout import Layout
+from ..model.operations import Backend
 from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 
@@ -32,7 +32,7 @@ class OPO(ChainAgent):
         Failure probability of the theory's parameters.
     bonus_scale, eta_scale : float
         Factors on the theory's betas and eta. With 1 (the theory) every bonus stays at its cap at practical T, and the
-        policy uniform; `opo_fast.theory.PRACTICAL` holds a setting that learns.
+        policy uniform; `opo_fast.analysis.PRACTICAL` holds a setting that learns.
     eta, beta_loss, beta_dynamics : float, optional
         Given by hand instead; the scales then do not apply to them.
     action_mask, backend, memory

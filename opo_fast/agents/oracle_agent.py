@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import frozen
-from ..cmdp import Trajectory, context_key
+from .._support.checks import frozen
+from .._support.lru import LRU
 from ..errors import OpoError, Place
-from ..layers import LayeredMDP
-from ..layout import Layout, as_losses
-from ..operations import Backend, check_backend, solve
+from ..model.contextual import Trajectory, context_key
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout, as_losses
+from ..model.operations import Backend, check_backend, solve
+from ..model.reference import Solution
+from ..model.transitions import Transitions, as_transitions
 from ..oracles.log import TrajectoryLog
 from ..oracles.schedule import add_all
-from ..reference import Solution
-from ..store import LRU
-from ..transitions import Transitions, as_transitions
 from .base import BaseAgent, State, oracle_state, restore_oracle
 
 __all__ = ["OracleAgent", "make_oracle"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import instance
+from .._support.checks import instance
+from ..algorithm.parameters import PRACTICAL
 from ..errors import OpoError
-from ..theory import PRACTICAL
 from .bandits import FALCON, POCMAB, UCCB, RegCB, SquareCB
 from .base import check_layout
 from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
@@ -20,7 +20,7 @@ from .euc3rl import EUC3RL
 from .lolipop import LOLIPOP
 from .opo import OPO
 from .rmucdd import RMUCDD, listed_contexts, minimum_reachability
-from .shani import TabularOPO
+from .tabular_opo import TabularOPO
 
 __all__ = ["AgentInfo", "info", "make", "names", "practical"]
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import MANY, as_path, having, instance, whole
+from .._support.checks import MANY, as_path, having, instance, whole
+from .._support.progress import bar
+from ..algorithm.parameters import PRACTICAL
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..operations import evaluate, solve
-from ..progress import bar
-from ..theory import PRACTICAL
+from ..model.layered import LayeredMDP
+from ..model.operations import evaluate, solve
 from . import bandits, families, gathering, generators, icu_variants, large
 from .environment import Environment, PerContext
 from .icu_sepsis import icu_sepsis

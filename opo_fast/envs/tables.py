@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import as_array, as_distribution, as_real, instance, items, labels_of, real, whole
+from .._support.checks import as_array, as_distribution, as_real, instance, items, labels_of, real, whole
+from .._support.files import reading, writing
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..layout import as_mask_2d
-from ..store import reading, writing
-from ..transitions import as_csr
+from ..model.layered import LayeredMDP
+from ..model.layout import as_mask_2d
+from ..model.transitions import as_csr
 from .environment import Environment, PerContext
 from .rewards import rewards_to_losses
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import items, real
-from ..cmdp import Trajectory, check_trajectory, context_key
+from .._support.checks import items, real
 from ..errors import OpoError
-from ..layout import Layout, as_losses, as_mask
-from ..transitions import as_transitions
+from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layout import Layout, as_losses, as_mask
+from ..model.transitions import as_transitions
 from .log import TrajectoryLog
 from .plausible_checks import SetChecker, hand_over
 from .schedule import ScheduledOracle, add_all

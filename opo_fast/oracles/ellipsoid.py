@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from ..checks import real
+from .._support.checks import real
 
 __all__ = ["GROWTH", "as_norm", "ball_of", "below", "inverse_of", "regular_ridge"]
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import FLOAT64, as_real, frozen, instance, items, labels_of, real
-from ..cmdp import Trajectory, check_trajectory, context_key
+from .._support.checks import FLOAT64, as_real, frozen, instance, items, labels_of, real
+from .._support.lru import LRU
 from ..errors import OpoError, Place
-from ..layout import Layout
-from ..store import LRU
-from ..transitions import Transitions, is_plain
+from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layout import Layout
+from ..model.transitions import Transitions, is_plain
 from .log import TrajectoryLog
 from .plausible import NestedSet, kept_delta, missing_delta
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from ..checks import MANY, real, whole
-from ..cmdp import Trajectory
+from .._support.checks import MANY, real, whole
 from ..errors import OpoError
 from ..kernels.scores import add_rows
-from ..layout import Layout
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
 from .ellipsoid import GROWTH, as_norm, ball_of, below, inverse_of, regular_ridge
 from .parametric import Batch, FeatureMap, cover_size, grouped
 from .plausible import PlausibleOracle

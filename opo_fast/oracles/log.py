@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_array, as_path, frozen, having, instance, items, whole
-from ..cmdp import ContextualMDP, Trajectory, check_trajectory
+from .._support.checks import as_array, as_path, frozen, having, instance, items, whole
+from .._support.files import reading, write_state, writing
+from .._support.progress import bar
 from ..errors import OpoError, install
-from ..layout import Layout, as_mask
-from ..operations import check_policy, play
-from ..progress import bar
-from ..store import reading, write_state, writing
-from ..streams import Streams
+from ..model.contextual import ContextualMDP, Trajectory, check_trajectory
+from ..model.layout import Layout, as_mask
+from ..model.operations import check_policy, play
+from ..model.streams import Streams
 
 __all__ = ["TrajectoryLog"]
 

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.linalg import helmert
 
-from ..checks import MANY, as_distribution, as_real, frozen, items, real, whole
-from ..cmdp import Trajectory, context_key
+from .._support.checks import MANY, as_distribution, as_real, frozen, items, real, whole
+from .._support.lru import LRU
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..layout import Layout
-from ..store import LRU
-from ..transitions import Transitions, as_transitions
+from ..model.contextual import Trajectory, context_key
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.transitions import Transitions, as_transitions
 from .parametric import CACHE_BYTES, Batch, cover_size, grouped
 from .plausible import QuadraticSets
 from .support import Support

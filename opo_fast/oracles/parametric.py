@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_real, frozen, instance, real, shown
-from ..cmdp import Trajectory, check_trajectory, context_key
+from .._support.checks import as_real, frozen, instance, real, shown
+from .._support.lru import LRU
 from ..errors import OpoError
-from ..layout import Layout
-from ..store import LRU
+from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layout import Layout
 from .log import TrajectoryLog
 
 __all__ = ["Batch", "FeatureMap", "ParametricOracle", "cover_size", "grouped"]

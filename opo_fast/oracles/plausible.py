@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, shown
+from .._support.checks import real, shown
 from ..errors import OpoError
 from .parametric import ParametricOracle
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..layout import as_losses
-from ..store import read_state, write_state
+from .._support.files import read_state, write_state
+from ..model.layout import as_losses
 from .schedule import add_all
 
 __all__ = ["SetChecker", "hand_over"]

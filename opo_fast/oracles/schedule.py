@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..checks import having, instance, real, shown, whole
-from ..cmdp import Trajectory
+from .._support.checks import having, instance, real, shown, whole
 from ..errors import OpoError
-from ..layout import Layout
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
 
 __all__ = ["Refit", "ScheduledOracle", "scheduled"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import instance, real, whole
-from ..cmdp import Trajectory, context_key
+from .._support.checks import instance, real, whole
+from .._support.lru import LRU
 from ..errors import OpoError, install
-from ..layout import Layout
-from ..store import LRU
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
 from .parametric import CACHE_BYTES, Batch, FeatureMap, ParametricOracle, cover_size, grouped
 from .schedule import Refit, scheduled
 from .support import Support

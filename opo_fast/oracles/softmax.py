@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import MANY, as_real, real, whole
-from ..cmdp import Trajectory, context_key
+from .._support.checks import MANY, as_real, real, whole
 from ..errors import OpoError
-from ..layout import Layout
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
 from .parametric import Batch, FeatureMap, cover_size
 from .plausible import QuadraticSets
 from .support import Support

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..cmdp import Trajectory
-from ..layout import Layout
-from ..transitions import Transitions
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
+from ..model.transitions import Transitions
 from .finite import FiniteDynamicsOracle, along
 
 __all__ = ["FiniteSquaredOracle"]

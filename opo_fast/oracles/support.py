@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import frozen, items
+from .._support.checks import frozen, items
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..layout import Layout
-from ..transitions import Transitions
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.transitions import Transitions
 
 __all__ = ["Support"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, truth
-from ..cmdp import Trajectory, context_key
+from .._support.checks import real, truth
 from ..errors import OpoError
-from ..layout import Layout
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
 from .confidence import mean_lower, row_radius
 from .parametric import Batch, cover_size, grouped
 from .plausible import PlausibleOracle

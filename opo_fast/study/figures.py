@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import OpoError, install
-from ..plots import COLOURS
+from ..runs.plots import COLOURS
+from ..runs.statistics import band
 from .grid import choices
 from .results import Results
-from .statistics import Heatmap, band
+from .statistics import Heatmap
 from .storage import write_atomic
 
 __all__ = ["curves", "draw_heatmap", "save", "shown_agents"]

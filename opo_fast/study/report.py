@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..runs.statistics import Estimate, estimate
 from . import figures, statistics
 from .progress import duration, status
 from .results import Results
-from .statistics import Estimate
 from .storage import write_atomic
 
 __all__ = ["write_report"]
@@ -127,7 +127,7 @@ def _environment(results: Results, environment: str) -> str:
     for agent in agents:
 
         def of(name: str, agent: str = agent) -> Estimate:
-            return statistics.estimate(list(results.summaries(environment, agent, name).values()))
+            return estimate(list(results.summaries(environment, agent, name).values()))
 
         gap, saturation = of("gap_closed"), of("saturation")
         line = [agent, str(len(results.finished(environment, agent))), _interval(of("regret"))]

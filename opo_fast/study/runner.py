@@ -27,11 +27,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents, envs
-from ..checks import MANY, instance, whole
+from .._support.checks import MANY, instance, whole
+from .._support.threads import get_threads, set_threads
 from ..errors import OpoError, install
-from ..operations import evaluate, solve
-from ..simulate import Simulation
-from ..threads import get_threads, set_threads
+from ..model.operations import evaluate, solve
+from ..runs.simulation import Simulation
 from . import checkpoint
 from .file import Checkpoints, Record, Study
 from .grid import Choice, Run

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_path
+from .._support.checks import as_path
 from ..errors import OpoError, install
 from .file import Study
 

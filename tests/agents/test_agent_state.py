@@ -11,10 +11,10 @@ import pytest
 from strategies import random_model
 
 import opo_fast as of
+from opo_fast._support.files import read_state, write_state
 from opo_fast.agents.chain_agent import ChainAgent
-from opo_fast.rules import ChainRule
-from opo_fast.simulate import Simulation
-from opo_fast.store import read_state, write_state
+from opo_fast.algorithm.rules import ChainRule
+from opo_fast.runs.simulation import Simulation
 
 
 def contexts(seed=0, n=3, sizes=(1, 3, 4), n_actions=3):
@@ -64,7 +64,7 @@ def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path, backend):
 @pytest.mark.parametrize("visits", ["contemporaneous", "actions"])
 def test_so_does_every_rule_of_the_chain(visits):
     env, losses, dynamics = contexts(3)
-    rule = ChainRule(0.1, 0.5, np.full(3, 0.5), 6.0, greedy=True, visits=visits)
+    rule = ChainRule(1.0, np.full(3, 1.0), 6.0, visits, greedy=True, eta=0.1)
     one, two = (ChainAgent(env.layout, losses, dynamics, rule) for _ in range(2))
     run(env, one, 30)
     two.restore(json.loads(json.dumps(one.state(), default=lambda array: array.tolist())))
@@ -77,7 +77,7 @@ def test_so_does_every_rule_of_the_chain(visits):
 @pytest.mark.parametrize("visits", ["latest", "contemporaneous", "actions"])
 def test_restored_chains_are_not_built_again(visits, sizes, memory):
     env, losses, dynamics = contexts(3, sizes=sizes)
-    rule = ChainRule(0.1, 0.5, np.full(3, 0.05), 6.0, greedy=visits != "latest", visits=visits)
+    rule = ChainRule(1.0, np.full(3, 0.1), 6.0, visits, greedy=visits != "latest", eta=0.1)
     one, two, three = (ChainAgent(env.layout, losses, dynamics, rule, memory=memory) for _ in range(3))
     whole = run(env, one, 60)
     run(env, two, 33)

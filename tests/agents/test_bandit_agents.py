@@ -15,7 +15,7 @@ from opo_fast.agents import FALCON, LOLIPOP, POCMAB, RMUCDD, UCCB, RegCB, Square
 from opo_fast.agents.bandits import NO_DYNAMICS
 from opo_fast.agents.lolipop import _weights
 from opo_fast.oracles.linear import DisjointLinearLossClass, LinearLossClass
-from opo_fast.simulate import Simulation
+from opo_fast.runs.simulation import Simulation
 
 LAYOUT = of.Layout([1], 4)
 

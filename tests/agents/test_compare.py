@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import opo_fast as of
-from opo_fast import agents, cli
-from opo_fast.compare import Comparison, compare
+from opo_fast import agents
+from opo_fast.cli import main as cli
 from opo_fast.envs import combination_lock, random_finite
-from opo_fast.study.statistics import growth_exponent
+from opo_fast.runs.compare import Comparison, compare
+from opo_fast.runs.statistics import growth_exponent
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_every_agent_that_fits_is_compared_by_default(env, tmp_path):
 
 
 def test_progress_counts_runs(env, capsys, monkeypatch):
-    import opo_fast.compare as module
+    import opo_fast.runs.compare as module
 
     clock = iter(np.arange(0.0, 1e6, 3.0))
     monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(clock)))
@@ -159,7 +160,7 @@ def test_the_command(tmp_path, monkeypatch):
 
 
 def test_agents_that_do_not_fit_are_left_out_with_a_word(tmp_path, monkeypatch):
-    from opo_fast import cli_compare
+    from opo_fast.cli import compare as cli_compare
 
     env = combination_lock(horizon=4)
     assert cli_compare._fits("lolipop", env, 10)

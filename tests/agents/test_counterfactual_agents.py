@@ -14,10 +14,11 @@ from strategies import models, random_mask, random_model, seeded
 import opo_fast as of
 from opo_fast import reference
 from opo_fast.agents import EUC3RL, RMUCDD, euc3rl_parameters, minimum_reachability, rmucdd_parameters
-from opo_fast.chain import ChainEngine, History
+from opo_fast.algorithm.engine import ChainEngine
+from opo_fast.algorithm.history import History
+from opo_fast.algorithm.rules import ChainRule
 from opo_fast.oracles.squared import FiniteSquaredOracle
-from opo_fast.rules import ChainRule
-from opo_fast.simulate import Simulation
+from opo_fast.runs.simulation import Simulation
 
 
 def setting(seed=0, sizes=(1, 3, 4), n_actions=3, n_contexts=3, n_candidates=4, form="dense", masked=False):
@@ -166,7 +167,7 @@ def test_the_bonuses_of_euc3rl_and_opo_coincide_when_all_dynamics_are_equal(size
     rng = np.random.default_rng(3)
     candidates = [random_model(rng, sizes, 3) for _ in range(3)]
     rules = [
-        ChainRule(0.5, 0.6, np.full(len(sizes), 0.3), 2.0 * len(sizes), greedy=greedy_step, visits=visits)
+        ChainRule(1.2, np.full(len(sizes), 0.6), 2.0 * len(sizes), visits, greedy=greedy_step, eta=0.5)
         for visits in ("latest", "contemporaneous")
     ]
     losses = rng.integers(3, size=25).tolist()

@@ -14,7 +14,7 @@ import opo_fast as of
 from opo_fast import agents
 from opo_fast.agents import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, TabularOPO, Uniform
 from opo_fast.envs import combination_lock, random_finite
-from opo_fast.simulate import Simulation
+from opo_fast.runs.simulation import Simulation
 
 
 def environment(seed=0, masked=False, sizes=(1, 3, 2, 4), n_actions=3, n_contexts=2):

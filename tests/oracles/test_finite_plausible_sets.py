@@ -9,8 +9,8 @@ import pytest
 from oracle_worlds import draw_log, random_blocks
 
 import opo_fast as of
+from opo_fast._support.files import read_state, write_state
 from opo_fast.oracles import TrajectoryLog, check_oracle, scheduled
-from opo_fast.store import read_state, write_state
 
 LAYOUT = of.Layout([1, 2, 2], 2)
 CONTEXTS, DELTA, N = [0, 1], 0.1, 5

@@ -9,6 +9,8 @@ import pytest
 from oracle_worlds import numbers, random_blocks
 
 import opo_fast as of
+from opo_fast._support.files import read_state, write_state
+from opo_fast._support.lru import LRU
 from opo_fast.oracles import (
     DisjointLinearLossClass,
     DynamicsOracle,
@@ -25,7 +27,6 @@ from opo_fast.oracles import (
     check_oracle,
     scheduled,
 )
-from opo_fast.store import LRU, read_state, write_state
 
 LAYOUT = of.Layout([1, 3, 3], 2)
 RNG = np.random.default_rng(0)

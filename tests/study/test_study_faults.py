@@ -351,7 +351,7 @@ def interrupted(folder, episodes=(20, 40)):
     """A study with checkpoints of one run and no result; returns the run's id and its bits."""
     study = small(agents=["opo"], seeds=1)
     run_study(study, folder.with_name("whole"))
-    from opo_fast.simulate import Simulation
+    from opo_fast.runs.simulation import Simulation
 
     store = Store(folder)
     store.prepare(study)

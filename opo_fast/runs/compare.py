@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import agents as registry
-from .checks import MANY, having, instance, items, whole
-from .cmdp import ContextualMDP, Trajectory
-from .errors import OpoError
+from .. import agents as registry
+from .._support.checks import MANY, having, instance, items, whole
+from .._support.files import as_folder
+from ..errors import OpoError
+from ..model.contextual import ContextualMDP, Trajectory
 from .plots import regret_curves
-from .simulate import SimulationResult, simulate
-from .store import as_folder
-from .study.statistics import Estimate, estimate, growth_exponent
+from .result import SimulationResult
+from .simulation import simulate
+from .statistics import Estimate, estimate, growth_exponent
 
 __all__ = ["AgentSummary", "Comparison", "compare"]
 

@@ -1,14 +1,14 @@
-"""Parameters and bounds of the paper's main theorem, and the practical setting."""
+"""Parameters of the paper's main theorem, and the practical setting."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from .checks import instance, real, whole
-from .layout import Layout
+from .._support.checks import instance, real, whole
+from ..model.layout import Layout
 
-__all__ = ["PRACTICAL", "Parameters", "parameters", "regret_bound"]
+__all__ = ["PRACTICAL", "Parameters", "log_size", "log_term", "parameters"]
 
 
 class Practical(NamedTuple):
@@ -31,7 +31,7 @@ class Parameters(NamedTuple):
     beta_dynamics: float
 
 
-def _log_term(horizon: int, episodes: int, delta: float, log_size: float) -> float:
+def log_term(horizon: int, episodes: int, delta: float, log_size: float) -> float:
     """L = log(128 T^4 H |F||P| / delta^2)."""
     return math.log(128.0) + 4 * math.log(episodes) + math.log(horizon) + log_size - 2 * math.log(delta)
 
@@ -70,33 +70,12 @@ def parameters(
     instance(layout, "layout", Layout)
     episodes = whole(episodes, "episodes", least=1, most=10**100)
     delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-    h, log_term = layout.horizon, _log_term(layout.horizon, episodes, delta, log_size(loss_class_size, dynamics_class_size))
+    h = layout.horizon
+    logs = log_term(h, episodes, delta, log_size(loss_class_size, dynamics_class_size))
     spread = layout.n_states * layout.n_actions * math.log(episodes + 1)
     bonus_scale, eta_scale = real(bonus_scale, "bonus_scale"), real(eta_scale, "eta_scale")
     return Parameters(
         eta=eta_scale * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * episodes)),
-        beta_loss=bonus_scale * math.sqrt(5184 * episodes * h**7 * log_term / (7 * spread)),
-        beta_dynamics=bonus_scale * math.sqrt(5184 * episodes * h**6 * log_term / (14 * spread)),
+        beta_loss=bonus_scale * math.sqrt(5184 * episodes * h**7 * logs / (7 * spread)),
+        beta_dynamics=bonus_scale * math.sqrt(5184 * episodes * h**6 * logs / (14 * spread)),
     )
-
-
-def regret_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05) -> float:
-    """Bound on the regret that holds with probability 1 - delta: the last explicit line of the main theorem's proof.
-
-    The constants are those of the proof, plus the Azuma term 2H sqrt(2 T log(8/delta)) of the theorem. Where it exceeds
-    H T, which every policy obeys, it says nothing; at practical T it always does.
-    """
-    p = parameters(layout, episodes, loss_class_size=loss_class_size, dynamics_class_size=dynamics_class_size, delta=delta)
-    h, t = layout.horizon, episodes
-    spread = layout.n_states * layout.n_actions * math.log(t + 1)
-    top = 5184 * t * h**7 * _log_term(h, t, delta, log_size(loss_class_size, dynamics_class_size))
-    expected = (
-        top / p.beta_loss
-        + 7 * p.beta_loss * spread
-        + top / p.beta_dynamics
-        + 14 * h * p.beta_dynamics * spread
-        + top / min(p.beta_loss, p.beta_dynamics)
-        + math.sqrt(2 * h**4 * t * math.log(layout.n_actions))
-        + 2 * (h + 1) ** 2
-    )
-    return expected + 2 * h * math.sqrt(2 * t * math.log(8 / delta))

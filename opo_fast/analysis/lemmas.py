@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .checks import instance, real, whole
+from .._support.checks import instance, real, whole
+from ..algorithm.parameters import log_size
+from ..errors import OpoError
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.operations import evaluate, occupancy
 from .decomposition import Step, Truth, allowed_pairs
-from .errors import OpoError
-from .layers import LayeredMDP
-from .layout import Layout
-from .operations import evaluate, occupancy
-from .theory import log_size
 
 __all__ = ["LemmaCheck", "OracleErrors", "lemma_checks", "oracle_errors", "oracle_guarantees"]
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..kernels._jit import COMPILED
+from ..kernels._sync import GATE
 from .checks import whole
-from .kernels._jit import COMPILED
-from .kernels._sync import GATE
 
 __all__ = ["get_threads", "run_all", "run_together", "set_threads"]
 

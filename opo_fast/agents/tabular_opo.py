@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, truth, whole
-from ..cmdp import Trajectory, context_key
+from .._support.checks import real, truth, whole
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
-from ..layout import Layout
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
 from ..oracles.versions import from_json, to_json
 from .base import BaseAgent, State
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .checks import whole
+from .._support.checks import whole
 
 __all__ = ["Streams"]
 

@@ -19,18 +19,19 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from . import __version__, agents, envs
-from .checks import MANY, whole
-from .errors import OpoError
-from .layout import Layout
-from .simulate import SimulationResult, simulate
-from .store import as_folder
-from .theory import parameters, regret_bound
-from .threads import get_threads, set_threads
+from .. import __version__, agents, envs
+from .._support.checks import MANY, whole
+from .._support.files import as_folder
+from .._support.threads import get_threads, set_threads
+from ..analysis.theory import parameters, regret_bound
+from ..errors import OpoError
+from ..model.layout import Layout
+from ..runs.result import SimulationResult
+from ..runs.simulation import simulate
 
 __all__ = ["app", "main"]
 
-LATER = {"compare": "opo_fast.cli_compare", "study": "opo_fast.study.cli"}
+LATER = {"compare": "opo_fast.cli.compare", "study": "opo_fast.cli.study"}
 """Commands that live in modules of their own, which are imported when the command (or the list of commands) is asked for.
 Such a module has a `typer.Typer` named ``app``; with a single command in it, that command is the whole."""
 SHOWN = 12

@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import agents as registry
-from . import envs
-from .cli import Env, Horizon, Settings, _options
-from .compare import Comparison, compare
-from .errors import OpoError
-from .store import as_folder
-from .study.statistics import Estimate
-from .threads import set_threads
+from .. import agents as registry
+from .. import envs
+from .._support.files import as_folder
+from .._support.threads import set_threads
+from ..errors import OpoError
+from ..runs.compare import Comparison, compare
+from ..runs.statistics import Estimate
+from .main import Env, Horizon, Settings, _options
 
 __all__ = ["app", "table"]
 

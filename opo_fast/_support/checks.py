@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .errors import OpoError, Place
-from .kernels.ingest import check_unit
+from ..errors import OpoError, Place
+from ..kernels.ingest import check_unit
 
 __all__ = [
     "FLOAT64",

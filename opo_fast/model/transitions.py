@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .checks import FLOAT64, as_dtype, as_real, frozen, read_only, tolerance_of
-from .errors import OpoError, Place
-from .kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
-from .kernels.scores import path_probabilities
+from .._support.checks import FLOAT64, as_dtype, as_real, frozen, read_only, tolerance_of
+from ..errors import OpoError, Place
+from ..kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
+from ..kernels.scores import path_probabilities
 from .layout import Immutable, Layout, aligned, as_mask
 
 __all__ = ["CSR", "DENSE", "Transitions", "as_csr", "as_transitions", "is_plain", "stored_arrays"]

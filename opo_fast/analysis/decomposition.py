@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .agents.opo import OPO
-from .checks import having, instance, items, real, whole
-from .cmdp import ContextualMDP, context_key
-from .errors import OpoError
-from .layers import LayeredMDP
-from .operations import bonus, evaluate, occupancy, solve
-from .progress import bar
-from .simulate import SimulationResult
+from .._support.checks import having, instance, items, real, whole
+from .._support.progress import bar
+from ..agents.opo import OPO
+from ..errors import OpoError
+from ..model.contextual import ContextualMDP, context_key
+from ..model.layered import LayeredMDP
+from ..model.operations import bonus, evaluate, occupancy, solve
+from ..runs.result import SimulationResult
 
 __all__ = ["ModelErrors", "RegretTerms", "Step", "history_at", "optimistic_steps", "regret_decomposition"]
 

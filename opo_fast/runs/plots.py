@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import OpoError, install
+from ..errors import OpoError, install
 
 if TYPE_CHECKING:
-    from .simulate import SimulationResult
+    from .result import SimulationResult
 
 __all__ = ["COLOURS", "new_axes", "regret_curves", "save_figure"]
 

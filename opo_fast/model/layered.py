@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .checks import MANY, as_array, as_distribution, as_losses_2d, as_real, frozen, instance, whole
-from .errors import OpoError
+from .._support.checks import MANY, as_array, as_distribution, as_losses_2d, as_real, frozen, instance, whole
+from .._support.files import reading, writing
+from ..errors import OpoError
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
-from .store import reading, writing
 from .transitions import Transitions, as_csr, as_transitions, stored_arrays
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]

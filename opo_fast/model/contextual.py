@@ -9,10 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from .checks import as_array, as_distribution, frozen, having, instance, labels_of, shown
-from .errors import OpoError
-from .kernels.ingest import check_path
-from .layers import LayeredMDP
+from .._support.checks import as_array, as_distribution, frozen, having, instance, labels_of, shown
+from ..errors import OpoError
+from ..kernels.ingest import check_path
+from .layered import LayeredMDP
 from .layout import Layout
 
 __all__ = ["ContextualMDP", "FiniteContexts", "Trajectory", "check_trajectory", "context_key"]

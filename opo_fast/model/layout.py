@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .checks import as_array, as_real, checked_unit, frozen, whole
-from .errors import OpoError, Place
+from .._support.checks import as_array, as_real, checked_unit, frozen, whole
+from ..errors import OpoError, Place
 
 __all__ = ["Immutable", "Layout", "aligned", "as_losses", "as_mask", "as_mask_2d", "uniform_policy"]
 

@@ -8,18 +8,18 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import FLOAT64, as_real, real, shown, tolerance_of
+from .._support.threads import run_together
+from ..errors import OpoError
+from ..kernels import weights as weight_kernels
+from ..kernels.evaluation import backward_sweep
+from ..kernels.occupancy import STATES, visit_sweep
+from ..kernels.rollout import rollout as rollout_kernel
 from . import reference
-from .checks import FLOAT64, as_real, real, shown, tolerance_of
-from .cmdp import Trajectory, check_trajectory
-from .errors import OpoError
-from .kernels import weights as weight_kernels
-from .kernels.evaluation import backward_sweep
-from .kernels.occupancy import STATES, visit_sweep
-from .kernels.rollout import rollout as rollout_kernel
-from .layers import LayeredMDP
+from .contextual import Trajectory, check_trajectory
+from .layered import LayeredMDP
 from .layout import Layout, aligned
 from .reference import Evaluation, Solution
-from .threads import run_together
 from .transitions import Transitions
 
 __all__ = ["bonus", "evaluate", "exponential_weights", "occupancy", "rollout", "solve"]

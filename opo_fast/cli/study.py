@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import OpoError
-from .file import Study
-from .progress import duration, status
-from .results import Results
-from .runner import Summary, run_study
-from .storage import Store
+from ..study.file import Study
+from ..study.progress import duration, status
+from ..study.results import Results
+from ..study.runner import Summary, run_study
+from ..study.storage import Store
 
 __all__ = ["app"]
 
@@ -129,7 +129,7 @@ def plot(
     environment: Annotated[str | None, typer.Option(help="Environment to draw. Default: all; for a heat map the first.")] = None,
 ) -> None:
     """Draw the regret curves with bootstrap bands, or a heat map over two settings."""
-    from . import figures, statistics
+    from ..study import figures, statistics
 
     results = Results(_store(study, out))
     if heatmap is None:
@@ -160,7 +160,7 @@ def report(
     file: Annotated[pathlib.Path | None, typer.Option(help="Page to write. Default: report.html in the folder.")] = None,
 ) -> None:
     """Write one HTML page with curves, tables, comparisons, settings and failures; it needs no network."""
-    from .report import write_report
+    from ..study.report import write_report
 
     typer.echo(f"Written to {write_report(Results(_store(study, out)), file)}")
 
@@ -202,7 +202,7 @@ def _run(
     skip_failed: bool,
     report: bool,
 ) -> None:
-    from .runner import processors
+    from ..study.runner import processors
 
     workers = processors() if workers is None else workers
     summary = run_study(
@@ -210,8 +210,8 @@ def _run(
     )
     _tell(folder, summary)
     if report and summary.done:
-        from . import figures
-        from .report import write_report
+        from ..study import figures
+        from ..study.report import write_report
 
         results = Results(folder)
         picture = folder / "regret.png"

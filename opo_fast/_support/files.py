@@ -1,4 +1,4 @@
-"""A least-recently-used store with a byte budget, and files: each written whole or not at all."""
+"""Files: each is written whole or not at all, and whatever is wrong with one that is read becomes one error."""
 
 from __future__ import annotations
 
@@ -6,55 +6,15 @@ import contextlib
 import json
 import os
 import pathlib
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, BinaryIO, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from ..errors import OpoError
 from .checks import as_path, instance
-from .errors import OpoError
 
-__all__ = ["LRU", "as_folder", "read_state", "reading", "write_state", "writing"]
-
-T = TypeVar("T")
-
-
-_LOCK = threading.Lock()
-"""One for all stores: each holds it for a moment only, and a lock of its own could not be copied with its owner."""
-
-
-class LRU(Generic[T]):
-    """Values by key; the least recently used go once their sizes exceed `budget` bytes. The newest always stays.
-
-    Chains of several contexts ask the same oracle from several threads.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.nbytes = 0
-        self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-
-    def get(self, key: Hashable) -> T | None:
-        """The value of `key`, now the most recently used, or None."""
-        with _LOCK:
-            found = self._values.get(key)
-            if found is None:
-                return None
-            self._values.move_to_end(key)
-            return found[0]
-
-    def put(self, key: Hashable, value: T, size: int) -> None:
-        """Store a value that takes `size` bytes."""
-        with _LOCK:
-            self.nbytes += size - self._values.pop(key, (None, 0))[1]
-            self._values[key] = (value, size)
-            while self.nbytes > self.budget and len(self._values) > 1:
-                self.nbytes -= self._values.popitem(last=False)[1][1]
-
-    def __len__(self) -> int:
-        return len(self._values)
+__all__ = ["as_folder", "read_state", "reading", "write_state", "writing"]
 
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:

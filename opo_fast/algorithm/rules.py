@@ -1,0 +1,163 @@
+"""What a step of a policy chain does: OPO-CMDP, E-UC3RL and RM-UCDD side by side, and the chain of any of them in NumPy.
+
+The three share the loop of Algorithm 1. They differ in what the three functions below say, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import real
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.reference import bonus, expected_next, occupancy
+
+__all__ = ["ChainRule", "euc3rl_rule", "opo_rule", "reference_chain", "rmucdd_rule", "softmax"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ChainRule:
+    """A rule: the parameters of its bonus and of its policy step, and what kind of rule it is.
+
+    Attributes
+    ----------
+    beta_loss : float
+        Of the bonus min{1, (beta_loss / 2) / (1 + N)} (paper, eq. (2)).
+    beta_dynamics : ndarray, shape (H,)
+        The same for the dynamics, per layer.
+    weight : float
+        Weight of the dynamics' bonus.
+    visits : {"latest", "contemporaneous", "actions"}
+        What N sums over the past policies: their occupancies under this step's dynamics, their occupancies each under the
+        dynamics of its own step, or their probabilities of the action.
+    greedy : bool
+        Policy step: the action of least Q, or exponential weights of learning rate `eta`.
+    eta : float
+    newest : bool
+        Whether the newest fit enters the policy of the coming episode, or only that of the episode after it.
+    forced : int
+        Number of first episodes that play each action in turn; the chain begins after them.
+    """
+
+    beta_loss: float
+    beta_dynamics: Array
+    weight: float
+    visits: Literal["latest", "contemporaneous", "actions"]
+    greedy: bool
+    eta: float = 0.0
+    newest: bool = False
+    forced: int = 0
+
+
+def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float) -> ChainRule:
+    """OPO-CMDP (paper, Algorithm 1)."""
+    return ChainRule(
+        beta_loss=real(beta_loss, "beta_loss"),
+        beta_dynamics=np.full(layout.horizon, real(beta_dynamics, "beta_dynamics")),
+        weight=2.0 * layout.horizon,
+        visits="latest",
+        greedy=False,
+        eta=real(eta, "eta"),
+    )
+
+
+def euc3rl_rule(layout: Layout, beta_loss: float, beta_dynamics: float) -> ChainRule:
+    """E-UC3RL (Levy, Cassel, Cohen and Mansour, ICML 2024)."""
+    return ChainRule(
+        beta_loss=beta_loss,
+        beta_dynamics=np.full(layout.horizon, beta_dynamics),
+        weight=2.0 * layout.horizon,
+        visits="contemporaneous",
+        greedy=True,
+        newest=True,
+    )
+
+
+def rmucdd_rule(layout: Layout, kappa_loss: float, kappa_dynamics: float, p_min: float) -> ChainRule:
+    """RM-UCDD (Levy and Mansour, AAAI 2023), whose dynamics are fitted by least squares instead of log loss.
+
+    H min{2, x / n} is written as 2H min{1, (x / 2) / n}; after the last layer the next state is known.
+    """
+    following = np.array([*layout.layer_sizes[1:], 0], np.float64)
+    return ChainRule(
+        beta_loss=kappa_loss / p_min,
+        beta_dynamics=np.sqrt(following) * kappa_dynamics / (2 * p_min),
+        weight=2.0 * layout.horizon,
+        visits="actions",
+        greedy=True,
+        newest=True,
+        forced=layout.n_actions,
+    )
+
+
+def reference_chain(history: Sequence[LayeredMDP], rule: ChainRule) -> Array:
+    """The policy after the steps of `history` under any rule; under `opo_rule` it is `algorithm1.policy_chain`.
+
+    The policy after step k is pi^{k+1} under exponential weights; under a greedy rule it is that of step k itself.
+    """
+    uniform = history[0].uniform_policy()
+    past: list[Array] = []
+    policy, sum_q = uniform, np.where(uniform > 0, 0.0, np.inf)
+    for k, model in enumerate(history):
+        visits = _visits(history, k, past, rule)
+        q = _optimistic_q(model, visits, policy, rule)
+        if rule.greedy:
+            policy = _least(np.where(uniform > 0, q, np.inf))
+            past.append(policy)
+        else:
+            past.append(policy)
+            sum_q += q
+            policy = softmax(sum_q, rule.eta)
+    return policy
+
+
+def softmax(sum_q: Array, eta: float) -> Array:
+    """The policy proportional to exp(-eta sum_q); infinite entries of `sum_q` are masked actions.
+
+    Algorithm 1 multiplies exponentials. Their sum in the exponent is the same, and no weight is lost to underflow.
+    """
+    allowed = np.isfinite(sum_q)
+    gaps = np.where(allowed, sum_q - sum_q.min(axis=1, keepdims=True), 0.0)
+    weights = np.where(allowed, np.exp(-eta * gaps), 0.0)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _least(q: Array) -> Array:
+    """The policy that plays the action of least q, the lowest of equals."""
+    return np.asarray(np.arange(q.shape[1]) == q.argmin(axis=1)[:, None], np.float64)
+
+
+def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: ChainRule) -> Array:
+    """N of step k from the policies of the steps before."""
+    if rule.visits == "latest":
+        terms = [occupancy(history[k], policy) for policy in past]
+    elif rule.visits == "contemporaneous":
+        terms = [occupancy(model, policy) for model, policy in zip(history, past, strict=False)]
+    else:
+        terms = list(past)
+    return sum(terms, np.zeros(history[k].layout.shape))
+
+
+def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRule) -> Array:
+    """Q of one step, from the last layer to the first."""
+    layout, arrays = model.layout, model.transitions.arrays()
+    allowed = np.ones(layout.shape, bool) if model.action_mask is None else model.action_mask
+    q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
+    for h in reversed(range(layout.horizon)):
+        layer = layout.layer(h)
+        q[layer] = model.losses[layer] - (bonus(visits[layer], rule.beta_loss) + rule.weight * bonus(visits[layer], rule.beta_dynamics[h]))
+        if h < layout.horizon - 1:
+            q[layer] += expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
+        q[layer] = np.maximum(0.0, q[layer])
+        if rule.greedy:
+            v[layer] = np.where(allowed[layer], q[layer], np.inf).min(axis=1)
+        else:
+            v[layer] = (policy[layer] * q[layer]).sum(axis=1)
+    return q

@@ -1,0 +1,1 @@
+"""The command `opo-fast`: one tree of commands."""
