@@ -17,7 +17,9 @@ has a fixed order, so neither neighbours nor threads nor budgets change a bit.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
@@ -389,10 +391,11 @@ class _Single(_Chain):
         sums = aligned(1024 * threads if lanes == BATCH else 0)
         for i in range(k, k + count, lanes * copies):
             n = min(lanes * copies, k + count - i)
+            work = n * model.n_transitions
             if dense:
-                run_together(visit_batch_dense, model.arguments, (int(shared), lanes, self.store, i, n, d, w, counts, sums), threads)
+                run_together(visit_batch_dense, model.arguments, (int(shared), lanes, self.store, i, n, d, w, counts, sums), threads, work)
             else:
-                run_together(visit_batch_csr, model.arguments, (parts, self.store, i, n, d, w, counts, private), threads)
+                run_together(visit_batch_csr, model.arguments, (parts, self.store, i, n, d, w, counts, private), threads, work)
 
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
         rule, scratch = self.engine.rule, Scratch(model)
@@ -404,7 +407,7 @@ class _Single(_Chain):
             counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.half_loss,
             rule.half_dynamics, rule.weight, rule.eta, lines,
         )  # fmt: skip
-        run_together(kernels.chain_steps, model.arguments, after, most)
+        run_together(kernels.chain_steps, model.arguments, after, most, length * model.n_transitions)
 
 
 class _Pack(_Chain):
@@ -448,6 +451,18 @@ class _Pack(_Chain):
         )  # fmt: skip
 
 
+_ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_ENGINES):
+        engine._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class ChainEngine:
     """Policy chains of all contexts of one agent.
 
@@ -485,6 +500,7 @@ class ChainEngine:
         self.planned = 0
         self._nbytes = 0
         self._lock = threading.RLock()
+        _ENGINES.add(self)
 
     @property
     def lookahead(self) -> int:
@@ -526,6 +542,15 @@ class ChainEngine:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
+        _ENGINES.add(self)
+
+    def _after_fork(self) -> None:
+        """A lock of its own for a child. Chains that another thread was advancing stay behind: they are made anew, the same."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._chains, self._nbytes = OrderedDict(), 0
+        self._lock = threading.RLock()
 
     def state(self) -> dict[str, Any]:
         """All chains, so that `restore` need not build them again: arrays and plain values, contexts and fits as they are."""
