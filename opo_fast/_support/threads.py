@@ -38,7 +38,7 @@ __all__ = ["get_threads", "processors", "run_all", "run_together", "set_threads"
 T = TypeVar("T")
 
 # A kernel that raises in one thread would leave the others waiting; none does but to report a wrong index.
-_TOGETHER = COMPILED and not numba.config.BOUNDSCHECK and sys.platform != "win32"
+_TOGETHER = COMPILED and not getattr(numba.config, "BOUNDSCHECK", 0) and sys.platform != "win32"
 _PLACES = hasattr(os, "sched_setaffinity")
 
 WORTH = 40_000
