@@ -12,6 +12,7 @@ from scipy.linalg import helmert
 
 from .._support.checks import MANY, as_distribution, as_real, frozen, items, real, whole
 from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
 from ..model.layered import LayeredMDP
@@ -185,8 +186,7 @@ class MixtureDynamicsOracle(QuadraticSets):
             return 0.0
         weights = np.einsum("i,ij->j", self._membership(trajectory.context), self.parameters(fit))
         p = np.where(cells >= 0, np.einsum("mj,j->m", self._probabilities(trajectory.context)[cells], weights), 0.0)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best weights lower the negative log-likelihood of all data."""

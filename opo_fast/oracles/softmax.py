@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import MANY, as_real, real, whole
+from .._support.state import decode, encode
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
 from .parametric import Batch, FeatureMap, cover_size
 from .plausible import QuadraticSets
 from .support import Support
-from .versions import from_json, to_json
 
 __all__ = ["SoftmaxDynamicsClass", "SoftmaxDynamicsOracle"]
 
@@ -311,11 +311,11 @@ def _key_to_json(key: Any) -> Any:
     """A context's key; that of an array holds bytes."""
     if isinstance(key, tuple) and len(key) == 3 and isinstance(key[2], bytes):
         return {"key": [list(key[0]), key[1], key[2].hex()]}
-    return to_json(key)
+    return encode(key)
 
 
 def _key_from_json(value: Any) -> Hashable:
     if isinstance(value, dict) and "key" in value:
         shape, dtype, text = value["key"]
         return tuple(shape), dtype, bytes.fromhex(text)
-    return from_json(value)  # type: ignore[no-any-return]
+    return decode(value)  # type: ignore[no-any-return]

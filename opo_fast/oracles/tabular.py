@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import real, truth
+from .._support.numbers import log_loss
+from .._support.state import decode, encode
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
@@ -17,7 +19,7 @@ from .confidence import mean_lower, row_radius
 from .parametric import Batch, cover_size, grouped
 from .plausible import PlausibleOracle
 from .support import Support
-from .versions import Versions, distinct, from_json, to_json
+from .versions import Versions, distinct
 
 __all__ = ["TabularDynamicsClass", "TabularDynamicsOracle", "TabularLossClass", "TabularLossOracle"]
 
@@ -185,7 +187,7 @@ class _TabularOracle(PlausibleOracle):
         return {}  # With their tables.
 
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"contexts": [to_json(table.context) for table in self._tables.values()]}
+        state: dict[str, Any] = {"contexts": [encode(table.context) for table in self._tables.values()]}
         for i, table in enumerate(self._tables.values()):
             state |= {f"{i}.counts": table.counts.copy(), f"{i}.sums": table.sums.copy(), **table.fits.state(f"{i}.")}
             touched = table.take_touched()
@@ -196,7 +198,7 @@ class _TabularOracle(PlausibleOracle):
     def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
         tables, fresh, moved = {}, {}, {}
         for i, stored in enumerate(state["contexts"]):
-            table = self._empty(from_json(stored))
+            table = self._empty(decode(stored))
             counts, sums = np.array(state[f"{i}.counts"], np.float64), np.array(state[f"{i}.sums"], np.float64)
             if counts.shape != table.counts.shape or sums.shape != table.sums.shape:
                 raise OpoError(f"state holds tables of {counts.size} entries: {self._n_sums} are needed for this layout")
@@ -315,8 +317,7 @@ class TabularDynamicsOracle(_TabularOracle):
         """Sum of -log P along a trajectory; infinite where the fit excludes it."""
         cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
         p = np.where(cells >= 0, self._values(fit, trajectory.context)[cells], 0.0) if cells.size else np.ones(0)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best fit lowers the negative log-likelihood of all data (infinite where `fit` excludes some)."""

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import opo_fast as of
 from opo_fast import agents
-from opo_fast.cli import main as cli
+from opo_fast.cli import commands as cli
 from opo_fast.envs import combination_lock, random_finite
 from opo_fast.runs.compare import Comparison, compare
 from opo_fast.runs.statistics import growth_exponent
