@@ -155,7 +155,7 @@ def test_the_default_environment(call):
 def test_ctrl_c_keeps_what_was_done(tmp_path):
     words = ["run", "random-finite", "-T", "3000000", "--no-plot", "--set", "n_contexts=2"]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from opo_fast.cli.main import main; main()", *words],
+        [sys.executable, "-c", "from opo_fast.cli import main; main()", *words],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "100"},
     )  # fmt: skip
     folder = tmp_path / "runs" / "random-finite-opo-seed0"
