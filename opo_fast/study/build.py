@@ -37,18 +37,9 @@ def check_names(study: Study) -> None:
 
 
 def load(path: str, root: str) -> Any:
-    """The function of an import path ``module:function``; modules beside the study file are found too.
-
-    A module whose source was edited since it was imported for a study is imported anew.
-    """
+    """The function of an import path ``module:function``; modules beside the study file are found first."""
     module, _, name = path.partition(":")
-    source = module_file(module, root)
-    if source is not None:
-        now = digest(source)
-        if _imported.setdefault(module, now) != now:
-            sys.modules.pop(module, None)
-            importlib.invalidate_caches()
-            _imported[module] = now
+    _drop_stale(module, root)
     added = root not in sys.path
     if added:
         sys.path.insert(0, root)
@@ -64,6 +55,23 @@ def load(path: str, root: str) -> Any:
         if added:
             with contextlib.suppress(ValueError):
                 sys.path.remove(root)
+
+
+def _drop_stale(module: str, root: str) -> None:
+    """Have a module imported anew that is not the one of this study: of another folder, or edited since."""
+    source = module_file(module, root)
+    if source is None or module == "__main__":
+        return
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    now = digest(source)
+    if loaded is not None and os.path.realpath(loaded) != os.path.realpath(source):
+        package = module.partition(".")[0]
+        for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+            del sys.modules[name]
+    elif _imported.get(module, now) != now:
+        sys.modules.pop(module, None)
+    importlib.invalidate_caches()
+    _imported[module] = now
 
 
 def make_environment(run: Run, root: str) -> Any:

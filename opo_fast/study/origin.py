@@ -114,9 +114,9 @@ def _files(choice: Choice, root: str) -> Iterator[pathlib.Path]:
 
 def module_file(module: str, root: str) -> pathlib.Path | None:
     """The source file of a module, which is not imported for that; modules in `root` come first."""
-    known = getattr(sys.modules.get(module), "__file__", None)
-    if known is not None:
-        return pathlib.Path(known)
+    if module == "__main__":
+        known = getattr(sys.modules[module], "__file__", None)
+        return None if known is None else pathlib.Path(known)
     parts = module.split(".")
     for place in (root, *sys.path):
         base = pathlib.Path(place, *parts)
