@@ -176,16 +176,16 @@ class TrajectoryLog(Sequence[Trajectory]):
             raise OpoError(f"policy is a {type(policy).__name__}: a callable policy(context) is needed")
         episodes, streams = whole(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
         sample_losses = getattr(cmdp, "sample_losses", None)
-        played, chances, mask = [], [], None
+        recorder = Recorder(cmdp.layout)
         for t in range(episodes):
             context = cmdp.sample_context(streams.generator("contexts", t))
             mdp = cmdp.mdp(context)
-            mask = mdp.action_mask
             chosen = mdp.uniform_policy() if policy is None else check_policy(mdp, policy(context))
             u = [streams.uniforms(name, t) for name in ("actions", "transitions", "losses")]
-            played.append(play(mdp, chosen, u[0], u[1], u[2], context, sample_losses, "numba"))
-            chances.append(chosen[played[-1].states[:-1], played[-1].actions])
-        return cls.of(cmdp.layout, played, mask)._with(propensities=np.array(chances))
+            recorder.add(play(mdp, chosen, u[0], u[1], u[2], context, sample_losses, "numba"), chosen, mdp.action_mask)
+        found = recorder.log()
+        assert found is not None
+        return found
 
     def __len__(self) -> int:
         return len(self.states)
@@ -400,6 +400,28 @@ class TrajectoryLog(Sequence[Trajectory]):
 
     def __repr__(self) -> str:
         return f"<TrajectoryLog of {self.layout!r}: {len(self)} trajectories>"
+
+
+class Recorder:
+    """Keeps the episodes of a run, with the probabilities of the actions that were played."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._episodes: list[tuple[Trajectory, Array]] = []
+        self._mask: Array | None = None
+
+    def add(self, trajectory: Trajectory, policy: Array, action_mask: Array | None) -> None:
+        """Keep an episode that this policy played."""
+        # The rows of a policy may miss 1 by a rounding error.
+        self._episodes.append((trajectory, np.minimum(policy[trajectory.states[:-1], trajectory.actions], 1.0)))
+        self._mask = action_mask
+
+    def log(self) -> TrajectoryLog | None:
+        """What was kept; None before the first episode."""
+        if not self._episodes:
+            return None
+        played, chances = zip(*self._episodes, strict=True)
+        return TrajectoryLog.of(self.layout, played, self._mask)._with(propensities=np.array(chances))
 
 
 def _column(values: Any, name: str, kinds: str) -> Array:

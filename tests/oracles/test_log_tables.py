@@ -321,3 +321,28 @@ def test_collecting_keeps_the_propensities():
     mdp = of.LayeredMDP(LAYOUT, np.full((5, 2), 0.5), [np.full((n, 2, 2), 0.5) for n in (1, 2)])
     log = TrajectoryLog.collect(of.FiniteContexts([mdp]), 30, policy=lambda context: np.tile([0.25, 0.75], (5, 1)))
     assert np.array_equal(log.propensities, np.where(log.actions == 0, 0.25, 0.75))
+
+
+def test_the_log_of_a_run_is_exported_and_read_back_in(tmp_path):
+    rng = np.random.default_rng(3)
+    mdps = [of.LayeredMDP(LAYOUT, rng.random((5, 2)), [rng.dirichlet([1, 1], size=(n, 2)) for n in (1, 2)]) for _ in range(2)]
+    F, P = of.FiniteLossClass([lambda c: mdps[c].losses]), of.FiniteDynamicsClass([lambda c: mdps[c].transitions.arrays()])
+
+    def agent():
+        return of.OPO(LAYOUT, F, P, episodes=40, bonus_scale=1e-4, eta_scale=10)
+
+    played = agent()
+    result = of.simulate(of.FiniteContexts(mdps), played, 40, seed=2, log=True)
+    assert of.simulate(of.FiniteContexts(mdps), agent(), 40, seed=2).log is None
+    assert np.array_equal(result.log.losses.sum(axis=1), result.observed_loss)
+    result.log.to_csv(tmp_path / "run.csv")
+    again = TrajectoryLog.from_csv(tmp_path / "run.csv", LAYOUT, propensity="propensity")
+    for name in ("states", "actions", "losses", "propensities"):
+        assert getattr(again, name).tobytes() == getattr(result.log, name).tobytes()
+    # An agent that observes the log is where the run's agent is; the probabilities are those of its policies.
+    observer = agent()
+    for trajectory, chances in zip(again, again.propensities, strict=True):
+        policy = observer.policy(trajectory.context)
+        assert np.array_equal(policy[trajectory.states[:-1], trajectory.actions], chances)
+        observer.observe(trajectory)
+    assert np.array_equal(observer.policy(0), played.policy(0))
