@@ -14,8 +14,6 @@ import numpy as np
 from ..errors import OpoError
 from .checks import as_path, instance
 
-__all__ = ["as_folder", "read_state", "reading", "write_state", "writing"]
-
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     """Write arrays and JSON-able values to `path` as npz without pickle."""

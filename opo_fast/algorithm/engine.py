@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol
@@ -46,6 +48,18 @@ class ModelSource(Protocol):
         ...
 
 
+_ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_ENGINES):
+        engine._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class ChainEngine:
     """Policy chains of all contexts of one agent.
 
@@ -83,6 +97,7 @@ class ChainEngine:
         self.planned = 0
         self._nbytes = 0
         self._lock = threading.RLock()
+        _ENGINES.add(self)
 
     @property
     def lookahead(self) -> int:
@@ -124,6 +139,15 @@ class ChainEngine:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
+        _ENGINES.add(self)
+
+    def _after_fork(self) -> None:
+        """A lock of its own for a child. Chains that another thread was advancing stay behind: they are made anew, the same."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._chains, self._nbytes = OrderedDict(), 0
+        self._lock = threading.RLock()
 
     def state(self) -> dict[str, Any]:
         """All chains, so that `restore` need not build them again: arrays and plain values, contexts and fits as they are."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..errors import OpoError
 
-__all__ = ["Versions", "from_json", "to_json"]
+__all__ = ["Versions", "distinct", "from_json", "to_json"]
 
 Array = npt.NDArray[Any]
 
@@ -79,6 +79,11 @@ class Versions:
         for number, length, end in zip(numbers.tolist(), lengths.tolist(), ends.tolist(), strict=True):
             result.write(number, cells[end - length : end], values[end - length : end])
         return result
+
+
+def distinct(parts: list[Array]) -> Array:
+    """The entries of some arrays of int64, ascending, each once."""
+    return np.unique(np.concatenate([*parts, np.empty(0, np.int64)])).astype(np.int64)
 
 
 def to_json(context: Any) -> Any:
