@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen, instance, real, shown, whole
+from .._support.checks import frozen, instance, real, shown, truth, whole
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
 from .._support.numbers import log_loss
@@ -20,6 +20,7 @@ from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, cont
 from ..model.layered import LayeredMDP
 from ..model.operations import Backend, check_backend, check_policy, evaluate, play, solve
 from ..model.streams import Streams
+from ..oracles.log import Recorder
 from .result import COLUMNS, ERRORS, WHOLE, SimulationResult
 
 __all__ = ["Simulation", "simulate"]
@@ -61,7 +62,9 @@ class Simulation:
     As those of `simulate`.
     """
 
-    def __init__(self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba") -> None:
+    def __init__(
+        self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba", log: bool = False
+    ) -> None:
         check_backend(backend)
         for name in ("sample_context", "mdp", "layout"):
             if not hasattr(cmdp, name):
@@ -87,6 +90,7 @@ class Simulation:
         self._truth = _Truth(cmdp, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []
+        self._recorder = Recorder(cmdp.layout) if truth(log, "log") else None
         self._sample_losses: Callable[[Array, Array], Array] | None = getattr(cmdp, "sample_losses", None)
         self.seconds = 0.0
 
@@ -121,6 +125,8 @@ class Simulation:
         if self._sample_losses is not None:
             check_trajectory(mdp.layout, mdp.action_mask, trajectory)
         self.agent.observe(trajectory)
+        if self._recorder is not None:
+            self._recorder.add(trajectory, policy, mdp.action_mask)
         number = self._number(context)
         best, uniform = self._truth.values(key, mdp)
         columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = value, best, uniform
@@ -245,7 +251,9 @@ class Simulation:
             "labels": list(self.labels) if few else [],
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
-        return SimulationResult(columns, list(self.contexts) if few else [], settings)
+        result = SimulationResult(columns, list(self.contexts) if few else [], settings)
+        result.log = None if self._recorder is None else self._recorder.log()
+        return result
 
 
 def simulate(
@@ -256,6 +264,7 @@ def simulate(
     *,
     progress: bool | None = None,
     backend: Backend = "numba",
+    log: bool = False,
 ) -> SimulationResult:
     """Run `agent` for `episodes` episodes (paper, section 2.2) and record its exact regret.
 
@@ -272,6 +281,8 @@ def simulate(
         A bar on standard error. Default: on a terminal, once the run has taken two seconds.
     backend : {"numba", "numpy"}
         Of the true values and the rollouts; the agent has its own.
+    log : bool
+        Keep all trajectories, with the probabilities of the actions: ``result.log`` is then a `TrajectoryLog`.
 
     Returns
     -------
@@ -284,7 +295,7 @@ def simulate(
     OpoError
         The agent or the environment does not fit; an error of either names the episode.
     """
-    run = Simulation(cmdp, agent, episodes, seed, backend=backend)
+    run = Simulation(cmdp, agent, episodes, seed, backend=backend, log=log)
     # Only the first episode takes long without a sign: kernels are compiled then.
     with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:
