@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .._support.checks import as_path
 from .._support.files import reading, writing
-from .._support.state import write_state
+from .._support.state import read_state, write_state
 from ..errors import OpoError, install
 from ..model.layout import Layout
 from .log_rows import rows_to_log
