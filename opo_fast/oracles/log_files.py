@@ -46,8 +46,9 @@ def save_log(log: Any, path: Any) -> None:
 
 def load_log(path: Any, layout: Layout | None) -> dict[str, Any]:
     """The arguments of the `TrajectoryLog` that a file holds."""
+    read_file = _read_npz if _kind(path) == "npz" else _read_parquet
     with reading(path, "a log"):
-        meta, read = _read_npz(path) if _kind(path) == "npz" else _read_parquet(path)
+        meta, read = read_file(path)
         found = None if meta is None else Layout(meta["layer_sizes"], meta["n_actions"])
     if layout is None and found is None:
         raise OpoError(f"layout is missing: {os.fspath(path)!r} does not say what its layers are")
