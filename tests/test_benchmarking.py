@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opo_fast as of
-from opo_fast.benchmarking import _interval, guard, paired_ratio  # noqa: F401
+from opo_fast.benchmarking import _interval, paired_ratio
 
 COMPARE = pathlib.Path(__file__).resolve().parents[1] / "bench" / "compare.py"
 
