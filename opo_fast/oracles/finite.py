@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_real, instance, items, labels_of
+from .._support.checks import FLOAT64, as_real, items, labels_of, whole
+from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
 from ..model.contextual import Trajectory, check_trajectory, context_key
@@ -130,13 +131,23 @@ class _FiniteOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the scores of another oracle of the same class."""
-        instance(state, "state", Mapping, needed="what an oracle's state() gave")
-        if "scores" not in state:
-            raise OpoError("state has no 'scores': what an oracle's state() gave is needed")
-        scores = as_real(state["scores"], "state['scores']").astype(np.float64)
+        self.scores = self._restored_scores(Fields(state, "what an oracle's state() gave"))
+
+    def _restored_scores(self, fields: Fields) -> Array:
+        scores = fields.numbers("scores", (None,), finite=False)
         if scores.shape != self.scores.shape:
             raise OpoError(f"state holds {scores.size} scores: one for each of the {self.scores.size} candidates is needed")
-        self.scores = scores.copy()
+        least, most = self.range
+        fields.check("scores", bool(((scores >= least) & (scores <= most)).all()), f"holds a score outside {least:g} to {most:g}")
+        fields.check("scores", bool(np.isfinite(scores).any()), "excludes every candidate")
+        return scores
+
+    range = 0.0, float(np.finfo(np.float64).max)
+    """What scores can be."""
+
+    def check_fit(self, fit: Hashable) -> None:
+        """Raise unless `fit` is the index of a candidate."""
+        whole(fit, "fit", least=0, most=self.scores.size - 1)
 
     def _answer(self, context: Any) -> Any:
         """What the candidates say at a context, asked once while it stays in the cache."""
@@ -163,6 +174,7 @@ class FiniteLossOracle(_FiniteOracle):
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of candidate `fit`, shape (n_states, A)."""
+        self.check_fit(fit)
         return self._answer(context)[fit]  # type: ignore[no-any-return]
 
     def lower_bound(self, context: Any, radius: float) -> Array:
@@ -209,12 +221,16 @@ class _Dynamics(NamedTuple):
 class FiniteDynamicsOracle(_FiniteOracle):
     """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible."""
 
+    # Rows may sum to a little more than 1, and so may a single probability be.
+    range = -np.inf, float(np.finfo(np.float64).max)
+
     def fit(self) -> int:
         """Index of the candidate of greatest log-likelihood; of equals the lowest."""
         return int(self.scores.argmax())
 
     def transitions(self, fit: Hashable, context: Any) -> Any:
         """Transitions of candidate `fit`."""
+        self.check_fit(fit)
         return self._answer(context).models[fit]
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:

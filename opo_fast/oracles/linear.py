@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy
 
 from .._support.checks import MANY, real, whole
-from ..errors import OpoError
+from .._support.fields import Fields
 from ..kernels.scores import add_rows
 from ..model.contextual import Trajectory
 from ..model.layout import Layout
@@ -122,11 +122,11 @@ class LinearLossOracle(ParametricOracle):
     def _state(self) -> dict[str, Any]:
         return {"factor": self._factor.copy(), "fits": np.array(self._fits)}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        factor, fits = np.array(state["factor"], np.float64), np.array(state["fits"], np.float64)
-        if factor.shape != self._factor.shape or fits.ndim != 2 or fits.shape[1] != self.dimension or len(fits) != state["number"] + 1:
-            raise OpoError(f"state holds fits of shape {fits.shape}: an oracle of dimension {self.dimension} is needed")
-        return {"_factor": factor, "_fits": list(fits)}
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        return {
+            "_factor": fields.numbers("factor", self._factor.shape),
+            "_fits": list(fields.numbers("fits", (number + 1, self.dimension))),
+        }
 
 
 class DisjointLinearLossClass:
@@ -231,12 +231,12 @@ class DisjointLinearLossOracle(ParametricOracle):
     def _state(self) -> dict[str, Any]:
         return {"factors": self._factors.copy(), "touched": self._unsolved(), **self._fits.state("fits.")}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        factors, touched = np.array(state["factors"], np.float64), np.array(state["touched"], np.int64)
-        if factors.shape != self._factors.shape:
-            raise OpoError(f"state holds {factors.size} entries of factors: {self._factors.size} are needed for this layout and dimension")
-        fits = Versions.restored(np.zeros((self._n_pairs, self.dimension)), state, "fits.")
-        return {"_factors": factors, "_touched": [touched], "_fits": fits}
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        return {
+            "_factors": fields.numbers("factors", self._factors.shape),
+            "_touched": [fields.positions("touched", (None,), most=self._n_pairs - 1)],
+            "_fits": Versions.restored(np.zeros((self._n_pairs, self.dimension)), fields, "fits.", number),
+        }
 
 
 def empty_factor(dimension: int, ridge: float) -> Array:

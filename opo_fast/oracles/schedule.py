@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from .._support.checks import having, instance, real, shown, whole
+from .._support.checks import having, real, shown, whole
+from .._support.fields import Fields
 from ..errors import OpoError
 from ..model.contextual import Trajectory
 from ..model.layout import Layout
@@ -113,13 +114,29 @@ class ScheduledOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle with the same schedule."""
-        instance(state, "state", Mapping, needed="what an oracle's state() gave")
-        if "refit" not in state or state["refit"][0] != str(self.refit):
-            found = state["refit"][0] if "refit" in state else "every"
-            raise OpoError(f"state belongs to an oracle that refits {found}: {self.refit} is needed")
+        fields = Fields(state, "what an oracle's state() gave")
+        stored = fields.listed("refit", 4) if "refit" in state else ["every"]
+        if stored[0] != str(self.refit):
+            raise OpoError(f"state belongs to an oracle that refits {shown(stored[0])}: {self.refit} is needed")
+        episodes = whole(stored[1], "state['refit'][1]", least=0)
+        fitted = whole(stored[2], "state['refit'][2]", least=0, most=episodes)
+        fit = _hashable(stored[3])
+        before = self.oracle.state()
         self.oracle.restore({key: value for key, value in state.items() if key != "refit"})
-        _, self.episodes, self.fitted, fit = state["refit"]
-        self._fit = tuple(fit) if isinstance(fit, list) else fit
+        try:
+            if getattr(self.oracle, "episodes", episodes) != episodes:
+                raise OpoError(f"state['refit'][1] is {episodes}: {self.oracle.episodes} episodes are needed, as the oracle has")
+            if hasattr(self.oracle, "check_fit"):
+                self.oracle.check_fit(fit)
+        except OpoError:
+            self.oracle.restore(before)
+            raise
+        self.episodes, self.fitted, self._fit = episodes, fitted, fit
+
+
+def _hashable(fit: Any) -> Hashable:
+    """A fit as it was before JSON made its tuples lists."""
+    return tuple(map(_hashable, fit)) if isinstance(fit, list) else fit
 
 
 class _ScheduledClass:

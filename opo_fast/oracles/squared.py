@@ -26,6 +26,8 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
     impossible under a candidate count against it, but do not exclude it.
     """
 
+    range = 0.0, float(np.finfo(np.float64).max)
+
     def fit(self) -> int:
         """Index of the candidate of least squared error; of equals the lowest."""
         return int(self.scores.argmin())

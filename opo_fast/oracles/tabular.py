@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import real, truth
-from ..errors import OpoError
+from .._support.fields import Fields
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
 from .parametric import Batch, ParametricOracle, cover_size, grouped
@@ -136,6 +136,14 @@ class _TabularOracle(ParametricOracle):
         """Cells that belong to the touched rows, and their best values."""
         raise NotImplementedError
 
+    def _visited(self, table: _Table) -> Array:
+        """Which rows have data."""
+        raise NotImplementedError
+
+    def _valid(self, table: _Table) -> bool:
+        """Whether all fits of a table, whose values are in [0, 1], are such as this oracle gives."""
+        return True
+
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"contexts": [to_json(table.context) for table in self._tables.values()]}
         for i, table in enumerate(self._tables.values()):
@@ -145,17 +153,20 @@ class _TabularOracle(ParametricOracle):
             state[f"{i}.touched"] = touched
         return state
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
         tables, fresh = {}, {}
-        for i, stored in enumerate(state["contexts"]):
-            table = _Table(from_json(stored), self._n_sums, self._initial)
-            counts, sums = np.array(state[f"{i}.counts"], np.float64), np.array(state[f"{i}.sums"], np.float64)
-            if counts.shape != table.counts.shape or sums.shape != table.sums.shape:
-                raise OpoError(f"state holds tables of {counts.size} entries: {self._n_sums} are needed for this layout")
-            table.counts, table.sums = counts, sums
-            table.fits = Versions.restored(self._initial, state, f"{i}.")
-            touched = np.array(state[f"{i}.touched"], np.int64)
+        for i, stored in enumerate(fields.listed("contexts")):
+            table = _Table(from_json(stored, fields.place("contexts")), self._n_sums, self._initial)
+            table.counts = fields.numbers(f"{i}.counts", (self._n_sums,), least=0.0)
+            table.sums = fields.numbers(f"{i}.sums", (self._n_sums,), least=0.0)
+            fields.check(f"{i}.sums", bool((table.sums <= table.counts).all()), "holds a sum of losses above the number of visits")
+            table.fits = Versions.restored(self._initial, fields, f"{i}.", number, least=0.0, most=1.0)
+            visited = self._visited(table)
+            touched = fields.positions(f"{i}.touched", (None,), most=visited.size - 1)
+            fields.check(f"{i}.touched", bool(visited[touched].all()), "names a pair without data")
+            fields.check(f"{i}.values", self._valid(table), "holds probabilities that do not sum to 1")
             key = self._key(table.context)
+            fields.check("contexts", key not in tables, "names a table twice")
             tables[key] = table
             if touched.size:
                 table.touched, fresh[key] = [touched], table
@@ -201,6 +212,9 @@ class TabularLossOracle(_TabularOracle):
             np.add.at(table.counts, pairs, 1.0)
             np.add.at(table.sums, pairs, prepared.losses[where].ravel())
             table.touched.append(pairs)
+
+    def _visited(self, table: _Table) -> Array:
+        return np.asarray(table.counts > 0)
 
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
         # A mean of numbers in [0, 1] may round to just above 1.
@@ -251,6 +265,18 @@ class TabularDynamicsOracle(_TabularOracle):
             table, mine = self._table(context), cells[where].ravel()
             np.add.at(table.counts, mine, 1.0)
             table.touched.append(self.support.row_of[mine])
+
+    def _visited(self, table: _Table) -> Array:
+        return self.support.row_sums(table.counts) > 0
+
+    def _valid(self, table: _Table) -> bool:
+        current = self._initial.copy()
+        for cells, values in table.fits.changes:
+            current[cells] = values
+            written, begins = self.support.cells_of(np.unique(self.support.row_of[cells]))
+            if cells.size and not (np.abs(np.add.reduceat(current[written], begins) - 1) <= 1e-8).all():
+                return False
+        return True
 
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
         cells, begins = self.support.cells_of(rows)

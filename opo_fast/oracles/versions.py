@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import shown, whole
+from .._support.fields import Fields
 from ..errors import OpoError
 
 __all__ = ["Versions", "from_json", "to_json"]
@@ -68,13 +70,17 @@ class Versions:
         }
 
     @classmethod
-    def restored(cls, initial: Array, state: dict[str, Any], prefix: str) -> Versions:
-        """Undo `state`."""
+    def restored(
+        cls, initial: Array, fields: Fields, prefix: str, number: int, *, least: float = -np.inf, most: float = np.inf
+    ) -> Versions:
+        """Undo `state`, of an oracle whose last fit has this number; values are within [least, most]."""
         result = cls(initial)
-        numbers, lengths, cells, values = (np.asarray(state[f"{prefix}{name}"]) for name in ("numbers", "lengths", "cells", "values"))
-        fits = cells.size == lengths.sum() == len(values) and numbers.size == lengths.size and values.shape[1:] == initial.shape[1:]
-        if not fits or (cells.size and not 0 <= cells.min() <= cells.max() < len(initial)):
-            raise OpoError(f"state: {prefix}cells and {prefix}values do not belong to an oracle of this layout")
+        lengths = fields.positions(f"{prefix}lengths", (None,), most=len(initial))
+        numbers = fields.positions(f"{prefix}numbers", (lengths.size,), least=1, most=number)
+        fields.check(f"{prefix}numbers", bool((np.diff(numbers) > 0).all()), "does not rise")
+        total = int(lengths.sum())
+        cells = fields.positions(f"{prefix}cells", (total,), most=len(initial) - 1)
+        values = fields.numbers(f"{prefix}values", (total, *initial.shape[1:]), least=least, most=most)
         ends = np.cumsum(lengths)
         for number, length, end in zip(numbers.tolist(), lengths.tolist(), ends.tolist(), strict=True):
             result.write(number, cells[end - length : end], values[end - length : end])
@@ -94,11 +100,18 @@ def to_json(context: Any) -> Any:
     raise OpoError(f"context {context!r} cannot be saved: numbers, strings, tuples of these, or arrays are needed")
 
 
-def from_json(value: Any) -> Any:
-    """Undo `to_json`."""
-    if isinstance(value, dict) and "tuple" in value:
-        return tuple(from_json(x) for x in value["tuple"])
-    if isinstance(value, dict):
-        dtype, shape, text = value["array"]
-        return np.frombuffer(bytes.fromhex(text), dtype).reshape(shape)
-    return value
+def from_json(value: Any, place: str = "state") -> Any:
+    """Undo `to_json`, or raise an error that names the place."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    try:
+        if set(value) == {"tuple"} and isinstance(value["tuple"], list):
+            return tuple(from_json(x, place) for x in value["tuple"])
+        if set(value) == {"array"}:
+            dtype, shape, text = value["array"]
+            kind = np.dtype(dtype)
+            if kind.kind in "iufb":
+                return np.frombuffer(bytes.fromhex(text), kind).reshape([whole(n, "shape", least=0) for n in shape])
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        pass
+    raise OpoError(f"{place} holds {shown(value)}, which is no context that was saved")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen, real, whole
+from .._support.checks import as_real, frozen, real, whole
+from .._support.fields import Fields
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
 from ..errors import OpoError
@@ -185,16 +186,25 @@ class Simulation:
         OpoError
             The state is that of another run, or does not fit the agent.
         """
+        fields = Fields(state, "what a Simulation's state() gave")
         for name, mine in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
             if state.get(name) != mine:
                 raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
-        episode = int(state["episode"])
-        self.agent.restore(state["agent"])
-        if "chains" in state:
-            self.agent.restore_chains(state["chains"])
+        episode, seconds = fields.whole("episode", most=self.episodes), fields.number("seconds")
+        columns = _checked_columns(fields.inner("columns"), episode)
+        if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
+            raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
+        before = self.agent.state()
+        self.agent.restore(fields.value("agent"))
+        try:
+            if "chains" in state and hasattr(self.agent, "restore_chains"):
+                self.agent.restore_chains(state["chains"])
+        except OpoError:
+            self.agent.restore(before)
+            raise
         for name, column in self.columns.items():
-            column[:episode] = state["columns"][name]
-        self.episode, self.seconds, self._ahead = episode, float(state["seconds"]), []
+            column[:episode] = columns[name]
+        self.episode, self.seconds, self._ahead = episode, seconds, []
         self._numbers, self.contexts, self.labels = {}, [], []
         _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in first:
@@ -214,6 +224,22 @@ class Simulation:
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
         return SimulationResult(columns, list(self.contexts) if few else [], settings)
+
+
+def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
+    """The columns of a state, those of `episode` finished episodes."""
+    columns = {}
+    for name in COLUMNS:
+        if name in WHOLE:
+            columns[name] = fields.positions(name, (episode,), least=0 if name == "context_index" else -1)
+        else:
+            array = as_real(fields.value(name), fields.place(name))
+            fields.check(name, array.shape == (episode,), f"has shape {array.shape}: ({episode},) is needed")
+            columns[name] = array
+    _, first = np.unique(columns["context_index"], return_index=True)
+    numbered = np.array_equal(columns["context_index"][first], np.arange(first.size)) and bool((np.diff(first) > 0).all())
+    fields.check("context_index", numbered, "does not number contexts in order of first appearance")
+    return columns
 
 
 def simulate(
