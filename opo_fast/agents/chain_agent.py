@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from .._support.checks import items, whole
 from .._support.fields import Fields
-from ..algorithm.engine import ChainEngine, History
+from ..algorithm.engine import ChainEngine
+from ..algorithm.history import History
 from ..algorithm.rules import ChainRule, reference_chain
 from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP

@@ -69,6 +69,8 @@ class Refit:
 class ScheduledOracle:
     """An oracle whose `fit` moves on only when its schedule says so; all else is that of the oracle within.
 
+    So does its `plausible`: the pair of an earlier time, whose set holds the truth as every set does.
+
     Attributes
     ----------
     oracle : the oracle within
@@ -81,6 +83,7 @@ class ScheduledOracle:
         self.oracle, self.refit = oracle, refit
         self.episodes = self.fitted = 0
         self._fit: Hashable = oracle.fit()
+        self._plausible: tuple[Hashable, Hashable] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "oracle":  # asked for before __init__, by copy and pickle
@@ -103,24 +106,51 @@ class ScheduledOracle:
             self.refit.kind != "gain" or self.fitted == 0 or self.oracle.gain(self._fit) > self.refit.amount
         ):
             self._fit = self.oracle.fit()
+            if self._plausible is not None:
+                self._plausible = self.oracle.plausible()
             self.fitted = self.episodes
         return self._fit
+
+    @property
+    def keep_plausible(self) -> Any:
+        """A method where the oracle has one."""
+        inner = self.oracle.keep_plausible
+
+        def keep(delta: float) -> None:
+            inner(delta)
+            self._plausible = self.oracle.plausible()
+
+        return keep
+
+    @property
+    def plausible(self) -> Any:
+        """A method where the oracle has one: the pair that the schedule holds to."""
+        inner = self.oracle.plausible
+
+        def held() -> Any:
+            self.fit()
+            return inner() if self._plausible is None else self._plausible
+
+        return held
 
     @property
     def state(self) -> Any:
         """A method where the oracle has one: the oracle's state, and where the schedule stands."""
         inner = self.oracle.state
-        return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit]}
+        kept = [] if self._plausible is None else [self._plausible]
+        return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit, *kept]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle with the same schedule."""
         fields = Fields(state, "what an oracle's state() gave")
-        stored = fields.listed("refit", 4) if "refit" in state else ["every"]
-        if stored[0] != str(self.refit):
-            raise OpoError(f"state belongs to an oracle that refits {shown(stored[0])}: {self.refit} is needed")
+        stored = fields.listed("refit") if "refit" in state else ["every"]
+        if not stored or stored[0] != str(self.refit):
+            raise OpoError(f"state belongs to an oracle that refits {stored[0] if stored else None}: {self.refit} is needed")
+        fields.check("refit", len(stored) in (4, 5), f"has {len(stored)} entries: 4 or 5 are needed")
         episodes = whole(stored[1], "state['refit'][1]", least=0)
         fitted = whole(stored[2], "state['refit'][2]", least=0, most=episodes)
-        fit = _hashable(stored[3])
+        fit, *kept = map(_hashable, stored[3:])
+        fields.check("refit", all(isinstance(pair, tuple) and len(pair) == 2 for pair in kept), "holds no pair of fit and version")
         before = self.oracle.state()
         self.oracle.restore({key: value for key, value in state.items() if key != "refit"})
         try:
@@ -128,15 +158,14 @@ class ScheduledOracle:
                 raise OpoError(f"state['refit'][1] is {episodes}: {self.oracle.episodes} episodes are needed, as the oracle has")
             if hasattr(self.oracle, "check_fit"):
                 self.oracle.check_fit(fit)
+                if kept:
+                    self.oracle.check_fit(kept[0][0])
+                    self.oracle.plausible_count(kept[0][1])
         except OpoError:
             self.oracle.restore(before)
             raise
         self.episodes, self.fitted, self._fit = episodes, fitted, fit
-
-
-def _hashable(fit: Any) -> Hashable:
-    """A fit as it was before JSON made its tuples lists."""
-    return tuple(map(_hashable, fit)) if isinstance(fit, list) else fit
+        self._plausible = kept[0] if kept else None
 
 
 class _ScheduledClass:
@@ -171,6 +200,11 @@ def scheduled(source: Any, refit: Any) -> Any:
     return (
         _ScheduledClass(source, schedule) if hasattr(source, "oracle") and not hasattr(source, "fit") else ScheduledOracle(source, schedule)
     )
+
+
+def _hashable(value: Any) -> Any:
+    """A fit or a version as it was before JSON made its tuples lists."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def add_all(oracle: Any, trajectories: Sequence[Trajectory]) -> None:
