@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..errors import OpoError
 from .checks import LARGEST, as_array, items, real, truth, whole
 
-__all__ = ["Fields"]
+__all__ = ["Fields", "agrees", "as_fit"]
 
 Array = npt.NDArray[Any]
 
@@ -119,3 +119,21 @@ class Fields:
         """Refuse the field where `good` is False."""
         if not good:
             raise self.fault(key, what if isinstance(what, str) else what())
+
+
+def as_fit(value: Any) -> Any:
+    """A fit as it was before JSON made its tuples lists."""
+    fit = tuple(map(as_fit, value)) if isinstance(value, list) else value
+    try:
+        hash(fit)
+    except TypeError:
+        raise OpoError(f"a fit is a {type(value).__name__}: something hashable is needed") from None
+    return fit
+
+
+def agrees(found: Any, wanted: Any) -> bool:
+    """Whether a stored value, which may be anything, equals a plain one."""
+    try:
+        return bool(found == wanted)
+    except (TypeError, ValueError):
+        return False

@@ -44,7 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import instance, real, whole
-from .._support.fields import Fields
+from .._support.fields import Fields, agrees, as_fit
 from .._support.files import read_state, write_state
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory
@@ -146,7 +146,7 @@ class BaseAgent:
         fields = Fields(state, SOURCE)
         theirs = fields.inner("settings").state
         for key, value in self.settings().items():
-            if theirs.get(key) != value:
+            if not agrees(theirs.get(key), value):
                 shown, wanted = (repr(x) if len(repr(x)) < 200 else "another" for x in (theirs.get(key), value))
                 raise OpoError(f"state belongs to an agent whose {key} is {shown}: {wanted} is needed, as this agent has")
         episode, planning_calls = fields.whole("episode"), fields.whole("planning_calls")
@@ -200,18 +200,12 @@ def restore_oracle(oracle: Any, prefix: str, state: State) -> None:
     oracle.restore({key.removeprefix(f"{prefix}."): value for key, value in state.items() if key.startswith(f"{prefix}.")})
 
 
-def hashable(value: Any) -> Hashable:
-    """A fit as it was before JSON made its tuples lists."""
-    return tuple(hashable(x) for x in value) if isinstance(value, list) else value
-
-
 def checked_fit(oracle: Any, value: Any, place: str) -> Hashable:
     """A fit of a state, which its oracle must know."""
-    fit = hashable(value)
     try:
-        hash(fit)
+        fit = as_fit(value)
         if hasattr(oracle, "check_fit"):
             oracle.check_fit(fit)
-    except (TypeError, OpoError) as error:
+    except OpoError as error:
         raise OpoError(f"{place} holds a fit that the oracle cannot have given ({error})") from None
     return fit

@@ -187,7 +187,7 @@ class ChainAgent(OracleAgent):
 
     def restore_chains(self, chains: dict[str, Any]) -> None:
         """Take over the `chains` of the agent whose state was restored; without them they are built again when asked for."""
-        self.engine.restore(chains)
+        self.engine.restore(chains, self.history, self.steps)
 
     def saturation(self, context: Any) -> float:
         """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""

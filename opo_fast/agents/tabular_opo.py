@@ -207,7 +207,7 @@ class TabularOPO(BaseAgent):
         for h in range(layout.horizon - 1):
             rows = n[:, self.rows[layout.offsets[h]] : self.rows[layout.offsets[h + 1]], None]
             part = slice(int(self.block[h]), int(self.block[h]) + rows.shape[1] * layout.layer_sizes[h + 1])
-            counts = seen[:, part].reshape(*rows.shape[:2], -1)
+            counts = seen[:, part].reshape(*rows.shape[:2], layout.layer_sizes[h + 1])
             fields.check("seen", bool((counts.sum(axis=2) == rows[:, :, 0]).all()), "holds other numbers of visits than n")
             same = frequencies[:, part].reshape(counts.shape) == counts / np.maximum(rows, 1)
             fields.check("frequencies", bool(same.all()), "holds other shares than those of seen")

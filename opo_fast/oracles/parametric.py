@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_real, frozen, instance, real, shown
-from .._support.fields import Fields
+from .._support.fields import Fields, agrees
 from .._support.lru import LRU
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory, context_key
@@ -124,7 +124,7 @@ class ParametricOracle:
         fields = Fields(state, "what an oracle's state() gave")
         theirs = fields.inner("oracle").state if "oracle" in state else {}
         for name, value in self._settings().items():
-            if theirs.get(name) != value:
+            if not agrees(theirs.get(name), value):
                 raise OpoError(f"state belongs to an oracle whose {name} is {theirs.get(name)!r}: {value!r} is needed")
         # Each new fit takes new data.
         episodes, stale = fields.whole("episodes"), fields.truth("stale")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import real, shown, whole
-from .._support.fields import Fields
+from .._support.fields import Fields, agrees
 from ..errors import OpoError
 
 __all__ = ["NestedSet", "kept_delta", "missing_delta"]
@@ -99,7 +99,7 @@ def missing_delta() -> OpoError:
 def kept_delta(fields: Fields, delta: float | None) -> float | None:
     """The failure probability in an oracle's state, for an oracle that keeps a set at `delta`, or none yet."""
     stored = fields.state.get("plausible.delta")
-    if delta is not None and stored != delta:
+    if delta is not None and not agrees(stored, delta):
         kept = "no plausible set" if stored is None else f"a plausible set at failure probability {shown(stored)}"
         raise OpoError(f"state holds {kept}: {delta} is needed")
     return None if stored is None else real(stored, fields.place("plausible.delta"), most=1.0, strict=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_real, frozen, whole
-from .._support.fields import Fields
+from .._support.fields import Fields, agrees
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
 from ..errors import OpoError
@@ -188,7 +188,7 @@ class Simulation:
         """
         fields = Fields(state, "what a Simulation's state() gave")
         for name, mine in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
-            if state.get(name) != mine:
+            if not agrees(state.get(name), mine):
                 raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
         episode, seconds = fields.whole("episode", most=self.episodes), fields.number("seconds")
         columns = _checked_columns(fields.inner("columns"), episode)
