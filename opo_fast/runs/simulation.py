@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen, instance, real, shown, truth, whole
+from .._support.checks import as_real, frozen, truth, whole
+from .._support.fields import Fields, agrees
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
 from .._support.numbers import log_loss
@@ -191,11 +192,21 @@ class Simulation:
         OpoError
             The state is that of another run, or does not fit the agent.
         """
-        episode, seconds, columns = self._checked(state)
+        fields = Fields(state, "what a Simulation's state() gave")
+        for name, mine in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
+            if not agrees(state.get(name), mine):
+                raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
+        episode, seconds = fields.whole("episode", most=self.episodes), fields.number("seconds")
+        columns = _checked_columns(fields.inner("columns"), episode)
+        if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
+            raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
+        theirs = fields.inner("agent")
+        if "episode" in theirs.state:
+            theirs.exactly("episode", episode, "as many as the run has played")
         before = self.agent.state()
         try:
-            self.agent.restore(state["agent"])
-            if "chains" in state:
+            self.agent.restore(theirs.state)
+            if "chains" in state and hasattr(self.agent, "restore_chains"):
                 self.agent.restore_chains(state["chains"])
         except BaseException:
             self.agent.restore(before)
@@ -207,31 +218,6 @@ class Simulation:
         _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in first:
             self._number(self.context(int(t)))
-
-    def _checked(self, state: Any) -> tuple[int, float, Mapping[str, Array]]:
-        """Episode, seconds and columns of a state of a run of the same arguments."""
-        instance(state, "state", Mapping, needed="what a simulation's state() gave")
-        for name in ("seed", "planned_episodes", "episode", "seconds", "columns", "agent"):
-            if name not in state:
-                raise OpoError(f"state has no {name!r}: what a simulation's state() gave is needed")
-        for name, wanted in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
-            if state[name] != wanted:
-                raise OpoError(f"state has {name} {shown(state[name])}: {wanted!r}, as of this run, is needed")
-        episode = whole(state["episode"], "state['episode']", least=0, most=self.episodes)
-        seconds = real(state["seconds"], "state['seconds']", least=0.0)
-        instance(state["columns"], "state['columns']", Mapping, needed="a mapping from names to arrays")
-        for name, mine in self.columns.items():
-            column = state["columns"].get(name)
-            if not isinstance(column, np.ndarray) or column.shape != (episode,) or column.dtype != mine.dtype:
-                kind = (
-                    f"shape {column.shape} and dtype {column.dtype}" if isinstance(column, np.ndarray) else f"type {type(column).__name__}"
-                )
-                raise OpoError(f"state['columns'][{name!r}] has {kind}: ({episode},) and {mine.dtype} are needed")
-        agent = state["agent"]
-        played = agent.get("episode", episode) if isinstance(agent, Mapping) else episode
-        if played != episode:
-            raise OpoError(f"state['agent'] has observed {shown(played)} episodes: {episode}, as the run has played, are needed")
-        return episode, seconds, state["columns"]
 
     def regret_so_far(self) -> str:
         """The cumulative regret, for a bar."""
@@ -254,6 +240,22 @@ class Simulation:
         result = SimulationResult(columns, list(self.contexts) if few else [], settings)
         result.log = None if self._recorder is None else self._recorder.log()
         return result
+
+
+def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
+    """The columns of a state, those of `episode` finished episodes."""
+    columns = {}
+    for name in COLUMNS:
+        if name in WHOLE:
+            columns[name] = fields.positions(name, (episode,), least=0 if name == "context_index" else -1)
+        else:
+            array = as_real(fields.value(name), fields.place(name))
+            fields.check(name, array.shape == (episode,), f"has shape {array.shape}: ({episode},) is needed")
+            columns[name] = array
+    _, first = np.unique(columns["context_index"], return_index=True)
+    numbered = np.array_equal(columns["context_index"][first], np.arange(first.size)) and bool((np.diff(first) > 0).all())
+    fields.check("context_index", numbered, "does not number contexts in order of first appearance")
+    return columns
 
 
 def simulate(
