@@ -95,7 +95,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
 def test_an_ending_that_is_no_format_and_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(of.OpoError, match=r"path is '.*regret\.xyz': "):
         run(0.75).plot(tmp_path / "regret.xyz")
-    with pytest.raises(of.OpoError, match=r"path is '.*nowhere.*'"):
+    with pytest.raises(of.OpoError, match=r"path: '.*nowhere.*' cannot be written"):
         run(0.75).plot(tmp_path / "nowhere" / "regret.png")
 
 

@@ -89,7 +89,9 @@ def _replaced_mode(name: str) -> int | None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     check_plain(name, there)
     if not os.access(name, os.W_OK):
-        raise OSError("the file is read-only for this user; make it writable, or name another")
+        if os.access(os.path.dirname(name) or ".", os.W_OK):
+            raise OSError("the file is read-only for this user; make it writable, or name another")
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return stat.S_IMODE(there.st_mode)
 
 

@@ -59,7 +59,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     ending = os.path.splitext(name)[1][1:].lower()
     known = sorted(figure.canvas.get_supported_filetypes())
     if ending not in known:
-        raise OpoError(f"path: the picture to write is {name!r}: an ending of {', '.join(known)} is needed")
+        raise OpoError(f"path is {name!r}: a picture with an ending of {', '.join(known)} is needed")
     data = io.BytesIO()
     figure.savefig(data, format=ending, dpi=150)
     with writing(name) as file:
