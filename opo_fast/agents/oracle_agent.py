@@ -162,7 +162,12 @@ class OracleAgent(BaseAgent):
     def _restore(self, state: State) -> None:
         restore_oracle(self.loss_oracle, "loss oracle", state)
         restore_oracle(self.dynamics_oracle, "dynamics oracle", state)
+        for prefix, oracle in (("loss oracle", self.loss_oracle), ("dynamics oracle", self.dynamics_oracle)):
+            if getattr(oracle, "episodes", state["episode"]) < state["episode"]:
+                raise OpoError(f"state['episode'] is {state['episode']}: the {prefix} has seen {oracle.episodes} episodes only")
         self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
+        # Plans are kept by the numbers of fits, which belong to other data now.
+        self._plans = LRU(PLANS)
 
 
 def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:

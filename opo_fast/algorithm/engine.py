@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import shown, whole
+from .._support.fields import Fields
 from .._support.threads import get_threads, run_all
-from ..errors import OpoError
 from ..kernels._simd import LANES
 from ..model.contextual import context_key
 from ..model.layout import Layout, as_mask
@@ -155,25 +156,29 @@ class ChainEngine:
             "order": [(position[id(chain)], lane) for chain, lane in self._chains.values()],
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over the chains of another engine of the same rule, layout and history."""
-        form = PackedChain if self.packed else SingleChain
-        try:
-            chains = []
-            for one in state["chains"]:
-                chains.append(form(self, list(one["contexts"])))
-                chains[-1].restore(one)
-            order = [(int(i), int(lane)) for i, lane in state["order"]]
-            if any(not (0 <= i < len(chains) and 0 <= lane < len(chains[i].contexts)) for i, lane in order):
-                raise OpoError("chains: order names a chain that is not there")
-            self._chains = OrderedDict((context_key(chains[i].contexts[lane]), (chains[i], lane)) for i, lane in order)
-        except OpoError:
-            raise
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise OpoError(f"chains are not what an agent's chains() gave ({type(error).__name__}: {error})") from None
+    def restore(self, state: dict[str, Any], history: History, n: int) -> None:
+        """Take over the chains of another engine of the same rule, layout and history, which have come to at most `n` steps."""
+        fields = Fields(state, "what an agent's chains() gave", "chains")
+        lanes = LANES if self.packed else 1
+        chains = []
+        for i, one in enumerate(fields.listed("chains")):
+            inner = Fields(one, fields.source, f"chains['chains'][{i}]")
+            contexts = inner.listed("contexts")
+            inner.check("contexts", 1 <= len(contexts) <= lanes, f"holds {len(contexts)} contexts: 1 to {lanes} are needed")
+            chains.append((PackedChain if self.packed else SingleChain)(self, contexts))
+            chains[-1].restore(inner, history, n)
+        held: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
+        order = fields.listed("order")
+        for pair in order:
+            fields.check("order", isinstance(pair, (list, tuple)) and len(pair) == 2, f"holds {shown(pair)}: chain and lane are needed")
+            chain = chains[whole(pair[0], fields.place("order"), least=0, most=len(chains) - 1)]
+            lane = whole(pair[1], fields.place("order"), least=0, most=len(chain.contexts) - 1)
+            held[context_key(chain.contexts[lane])] = chain, lane
+        fields.check("order", len(held) == len(order), "names a context twice")
+        self._chains = held
         self._nbytes = 0
-        for i, chain in enumerate(chains):
-            chain.held = sum(position == i for position, _ in order)
+        for chain in chains:
+            chain.held = sum(kept is chain for kept, _ in held.values())
             chain.measured = chain.nbytes
             self._nbytes += chain.measured
 

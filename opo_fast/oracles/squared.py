@@ -31,6 +31,8 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
     Hoeffding's lemma gives E exp(2 <d, 1{s'} - P*>) <= exp(|d|^2).
     """
 
+    _score_range = 0.0, float(np.finfo(np.float64).max)
+
     def _costs(self) -> Array:
         return self.scores
 

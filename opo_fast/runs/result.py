@@ -12,6 +12,7 @@ from .._support.checks import real, shown
 from .._support.files import reading
 from .._support.state import holds, read_state, write_state
 from ..errors import OpoError
+from ..oracles.log import TrajectoryLog
 
 __all__ = ["COLUMNS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
 
@@ -68,7 +69,11 @@ class SimulationResult:
         The distinct contexts; empty where there are more than 10,000.
     settings : dict
         Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: what each of `contexts` means.
+    log : TrajectoryLog or None
+        The trajectories, where `simulate` was told to keep them; a result that was saved and loaded has none.
     """
+
+    log: TrajectoryLog | None = None
 
     def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any]) -> None:
         for name in COLUMNS:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen, instance, real, shown, whole
+from .._support.checks import as_real, frozen, truth, whole
+from .._support.fields import Fields, agrees
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
 from .._support.numbers import log_loss
@@ -20,6 +21,7 @@ from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, cont
 from ..model.layered import LayeredMDP
 from ..model.operations import Backend, check_backend, check_policy, evaluate, play, solve
 from ..model.streams import Streams
+from ..oracles.log import Recorder
 from .result import COLUMNS, ERRORS, WHOLE, SimulationResult
 
 __all__ = ["Simulation", "simulate"]
@@ -61,7 +63,9 @@ class Simulation:
     As those of `simulate`.
     """
 
-    def __init__(self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba") -> None:
+    def __init__(
+        self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba", log: bool = False
+    ) -> None:
         check_backend(backend)
         for name in ("sample_context", "mdp", "layout"):
             if not hasattr(cmdp, name):
@@ -87,6 +91,7 @@ class Simulation:
         self._truth = _Truth(cmdp, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []
+        self._recorder = Recorder(cmdp.layout) if truth(log, "log") else None
         self._sample_losses: Callable[[Array, Array], Array] | None = getattr(cmdp, "sample_losses", None)
         self.seconds = 0.0
 
@@ -121,6 +126,8 @@ class Simulation:
         if self._sample_losses is not None:
             check_trajectory(mdp.layout, mdp.action_mask, trajectory)
         self.agent.observe(trajectory)
+        if self._recorder is not None:
+            self._recorder.add(trajectory, policy, mdp.action_mask)
         number = self._number(context)
         best, uniform = self._truth.values(key, mdp)
         columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = value, best, uniform
@@ -185,11 +192,21 @@ class Simulation:
         OpoError
             The state is that of another run, or does not fit the agent.
         """
-        episode, seconds, columns = self._checked(state)
+        fields = Fields(state, "what a Simulation's state() gave")
+        for name, mine in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
+            if not agrees(state.get(name), mine):
+                raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
+        episode, seconds = fields.whole("episode", most=self.episodes), fields.number("seconds")
+        columns = _checked_columns(fields.inner("columns"), episode)
+        if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
+            raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
+        theirs = fields.inner("agent")
+        if "episode" in theirs.state:
+            theirs.exactly("episode", episode, "as many as the run has played")
         before = self.agent.state()
         try:
-            self.agent.restore(state["agent"])
-            if "chains" in state:
+            self.agent.restore(theirs.state)
+            if "chains" in state and hasattr(self.agent, "restore_chains"):
                 self.agent.restore_chains(state["chains"])
         except BaseException:
             self.agent.restore(before)
@@ -201,31 +218,6 @@ class Simulation:
         _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in first:
             self._number(self.context(int(t)))
-
-    def _checked(self, state: Any) -> tuple[int, float, Mapping[str, Array]]:
-        """Episode, seconds and columns of a state of a run of the same arguments."""
-        instance(state, "state", Mapping, needed="what a simulation's state() gave")
-        for name in ("seed", "planned_episodes", "episode", "seconds", "columns", "agent"):
-            if name not in state:
-                raise OpoError(f"state has no {name!r}: what a simulation's state() gave is needed")
-        for name, wanted in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
-            if state[name] != wanted:
-                raise OpoError(f"state has {name} {shown(state[name])}: {wanted!r}, as of this run, is needed")
-        episode = whole(state["episode"], "state['episode']", least=0, most=self.episodes)
-        seconds = real(state["seconds"], "state['seconds']", least=0.0)
-        instance(state["columns"], "state['columns']", Mapping, needed="a mapping from names to arrays")
-        for name, mine in self.columns.items():
-            column = state["columns"].get(name)
-            if not isinstance(column, np.ndarray) or column.shape != (episode,) or column.dtype != mine.dtype:
-                kind = (
-                    f"shape {column.shape} and dtype {column.dtype}" if isinstance(column, np.ndarray) else f"type {type(column).__name__}"
-                )
-                raise OpoError(f"state['columns'][{name!r}] has {kind}: ({episode},) and {mine.dtype} are needed")
-        agent = state["agent"]
-        played = agent.get("episode", episode) if isinstance(agent, Mapping) else episode
-        if played != episode:
-            raise OpoError(f"state['agent'] has observed {shown(played)} episodes: {episode}, as the run has played, are needed")
-        return episode, seconds, state["columns"]
 
     def regret_so_far(self) -> str:
         """The cumulative regret, for a bar."""
@@ -245,7 +237,25 @@ class Simulation:
             "labels": list(self.labels) if few else [],
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
-        return SimulationResult(columns, list(self.contexts) if few else [], settings)
+        result = SimulationResult(columns, list(self.contexts) if few else [], settings)
+        result.log = None if self._recorder is None else self._recorder.log()
+        return result
+
+
+def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
+    """The columns of a state, those of `episode` finished episodes."""
+    columns = {}
+    for name in COLUMNS:
+        if name in WHOLE:
+            columns[name] = fields.positions(name, (episode,), least=0 if name == "context_index" else -1)
+        else:
+            array = as_real(fields.value(name), fields.place(name))
+            fields.check(name, array.shape == (episode,), f"has shape {array.shape}: ({episode},) is needed")
+            columns[name] = array
+    _, first = np.unique(columns["context_index"], return_index=True)
+    numbered = np.array_equal(columns["context_index"][first], np.arange(first.size)) and bool((np.diff(first) > 0).all())
+    fields.check("context_index", numbered, "does not number contexts in order of first appearance")
+    return columns
 
 
 def simulate(
@@ -256,6 +266,7 @@ def simulate(
     *,
     progress: bool | None = None,
     backend: Backend = "numba",
+    log: bool = False,
 ) -> SimulationResult:
     """Run `agent` for `episodes` episodes (paper, section 2.2) and record its exact regret.
 
@@ -272,6 +283,8 @@ def simulate(
         A bar on standard error. Default: on a terminal, once the run has taken two seconds.
     backend : {"numba", "numpy"}
         Of the true values and the rollouts; the agent has its own.
+    log : bool
+        Keep all trajectories, with the probabilities of the actions: ``result.log`` is then a `TrajectoryLog`.
 
     Returns
     -------
@@ -284,7 +297,7 @@ def simulate(
     OpoError
         The agent or the environment does not fit; an error of either names the episode.
     """
-    run = Simulation(cmdp, agent, episodes, seed, backend=backend)
+    run = Simulation(cmdp, agent, episodes, seed, backend=backend, log=log)
     # Only the first episode takes long without a sign: kernels are compiled then.
     with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:
