@@ -50,7 +50,7 @@ class Bars:
 
         self._console = Console(stderr=True, highlight=False)
         overflow: Any = "ellipsis" if self._console.encoding.startswith("utf") else "crop"
-        label = Column(no_wrap=True, overflow=overflow, max_width=max(12, self._console.width - 56))
+        label = Column(no_wrap=True, overflow=overflow, max_width=max(12, self._console.width - 42))
         columns: list[Any] = [
             TextColumn("{task.description}", markup=False, table_column=label),
             BarColumn(bar_width=16),

@@ -47,12 +47,14 @@ def encode(value: Any, where: str = "state", arrays: dict[str, Array] | None = N
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return {"$": kind, "of": _encode_array(np.asarray(value), where, arrays)}
     if isinstance(value, Mapping):
-        if "$" in value or not all(isinstance(key, str) for key in value):
-            raise OpoError(f"{where} has keys that a state cannot hold: texts other than '$' are needed")
-        return {key: encode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
+        if not all(isinstance(key, str) for key in value):
+            raise OpoError(f"{where} has keys that a state cannot hold: texts are needed")
+        of = {key: encode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
+        # What was encoded before, such as the contexts of an oracle's state, comes back as it was.
+        return {"$": "mapping", "of": of} if "$" in value else of
     if isinstance(value, (list, tuple)):
-        of = [encode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
-        return {"$": "tuple", "of": of} if isinstance(value, tuple) else of
+        listed = [encode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
+        return {"$": "tuple", "of": listed} if isinstance(value, tuple) else listed
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise OpoError(f"{where} is a {type(value).__name__}, which cannot be saved: {_NEEDED}")
@@ -81,8 +83,10 @@ def decode(value: Any, where: str = "state", arrays: Mapping[str, Any] | None = 
     kind, of = value["$"], value.get("of")
     if kind == "tuple" and isinstance(of, list):
         return tuple(decode(of, where, arrays))
+    if kind == "mapping" and isinstance(of, dict):
+        return {key: decode(inner, f"{where}.{key}", arrays) for key, inner in of.items()}
     if kind not in ("array", "scalar"):
-        raise OpoError(f"{where} is marked as {kind!r}: 'array', 'scalar' or 'tuple' is needed")
+        raise OpoError(f"{where} is marked as {kind!r}: 'array', 'scalar', 'tuple' or 'mapping' is needed")
     array = _decode_array(of, where, arrays)
     if kind == "scalar" and array.ndim:
         raise OpoError(f"{where} has shape {array.shape}: a single number or text is needed")

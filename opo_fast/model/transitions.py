@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_dtype, as_real, frozen, read_only, tolerance_of
+from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read_only, tolerance_of
 from ..errors import OpoError, Place
 from ..kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
 from ..kernels.scores import path_probabilities
@@ -70,8 +70,14 @@ class Transitions(Immutable):
         dtype: npt.DTypeLike = np.float64,
         where: str | Place = "transitions",
     ) -> None:
-        if action_mask is None and (dtype is np.float64 or dtype is FLOAT64) and self._fill_small(layout, arrays):
+        if (
+            isinstance(layout, Layout)
+            and action_mask is None
+            and (dtype is np.float64 or dtype is FLOAT64)
+            and self._fill_small(layout, arrays)
+        ):
             return
+        instance(layout, "layout", Layout)
         self.layout = layout
         self.dtype = as_dtype(dtype)
         self.action_mask = as_mask(layout, action_mask)
