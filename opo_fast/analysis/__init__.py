@@ -1,17 +1,20 @@
 """The paper's theory on a run: bounds, the decomposition of the regret, and both sides of the lemmas."""
 
+from .algorithm_checks import EquationCheck, algorithm_checks
 from .decomposition import ModelErrors, RegretTerms, Step, history_at, optimistic_steps, regret_decomposition
 from .lemmas import LemmaCheck, OracleErrors, lemma_checks, oracle_errors, oracle_guarantees
 from .theory import PRACTICAL, Parameters, parameters, regret_bound
 
 __all__ = [
     "PRACTICAL",
+    "EquationCheck",
     "LemmaCheck",
     "ModelErrors",
     "OracleErrors",
     "Parameters",
     "RegretTerms",
     "Step",
+    "algorithm_checks",
     "history_at",
     "lemma_checks",
     "optimistic_steps",
