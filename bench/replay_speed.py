@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 import opo_fast as of
-from opo_fast.algorithm.engine import ChainEngine, History
+from opo_fast.algorithm.engine import ChainEngine
+from opo_fast.algorithm.history import History
 from opo_fast.algorithm.rules import ChainRule
 
 SHAPES = [(4, 3, 3, 20_000), (10, 5, 3, 20_000), (6, 20, 4, 4_000), (20, 20, 4, 2_000), (50, 50, 5, 60)]

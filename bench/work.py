@@ -186,7 +186,7 @@ def catch_up(policies, batched):
     mdp, store = catch_up_problem(policies)
     engine = engine_of([mdp])
     chain = engine._create([(0, 0)])
-    chain.store = store
+    chain.policies.lines = store
     visits = np.zeros(engine.n_rows)
 
     def all_at_once():

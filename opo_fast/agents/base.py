@@ -4,9 +4,8 @@ A new agent is one class, in one file of one's own. It has ``policy(context)``; 
 (`OracleAgent`), policy chains (`ChainAgent`), or ``_learn(trajectory)``. It is then simulated, saved and compared like
 the others::
 
-    from opo_fast import envs
+    from opo_fast import compare, envs
     from opo_fast.agents import OracleAgent
-    from opo_fast.compare import compare
 
 
     class ExploreThenCommit(OracleAgent):

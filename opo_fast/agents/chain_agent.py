@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import items, whole
-from ..algorithm.engine import ChainEngine, History
+from ..algorithm.engine import ChainEngine
+from ..algorithm.history import History
 from ..algorithm.rules import ChainRule, reference_chain
 from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP

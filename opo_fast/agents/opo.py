@@ -32,7 +32,7 @@ class OPO(ChainAgent):
         Failure probability of the theory's parameters.
     bonus_scale, eta_scale : float
         Factors on the theory's betas and eta. With 1 (the theory) every bonus stays at its cap at practical T, and the
-        policy uniform; `opo_fast.theory.PRACTICAL` holds a setting that learns.
+        policy uniform; `opo_fast.analysis.PRACTICAL` holds a setting that learns.
     eta, beta_loss, beta_dynamics : float, optional
         Given by hand instead; the scales then do not apply to them.
     action_mask, backend, memory

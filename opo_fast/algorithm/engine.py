@@ -1,107 +1,37 @@
-"""The chain engine: policy chains (Algorithm 1, inner loop) of many contexts, each pair of policy and dynamics once.
-
-Three ideas.
-
-*Lazy visits.* N^k sums the occupancies of all past policies under P^k. A chain keeps one sum for each dynamics and how
-many policies it counts; when a step needs it, the policies that are missing are pushed through that dynamics, eight at
-a time, from the store of past policies. So an occupancy is computed at most once, and only if a step needs it.
-
-*A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date and the stored
-policies are dropped. A dynamics that turns up later all the same makes the chain start anew, this time with a sum for it
-and with the whole budget; before such a surprise the store is small.
-
-*Forms by shape.* Small layouts are packed, eight contexts to a vector; larger ones take one context at a time, each on
-a thread of its own; the largest use several threads inside a layer. The form depends on the layout alone and every sum
-has a fixed order, so neither neighbours nor threads nor budgets change a bit.
-"""
+"""The chain engine: policy chains (Algorithm 1, inner loop) of all contexts of an agent, kept within a byte budget."""
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.threads import get_threads, run_all, run_together
+from .._support.threads import get_threads, run_all
 from ..errors import OpoError
-from ..kernels import chain as kernels
-from ..kernels import packed as packed_kernels
 from ..kernels._simd import LANES
-from ..kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
-from ..kernels.ingest import pack_lane
-from ..kernels.weights import count_saturated
 from ..model.contextual import context_key
 from ..model.layered import LayeredMDP
-from ..model.layout import Layout, aligned, as_mask
-from ..model.operations import Backend, Scratch, check_backend, chunk_of, visit_once
-from ..model.transitions import DENSE, Transitions
+from ..model.layout import Layout, as_mask
+from ..model.operations import Backend, check_backend
+from ..model.transitions import Transitions
 from . import algorithm1
+from .chain import Chain
+from .forms import PackedChain, SingleChain
+from .history import History
 from .rules import ChainRule, opo_rule
 
-__all__ = ["ChainEngine", "History", "ModelSource", "policy_chain"]
+__all__ = ["ChainEngine", "ModelSource", "policy_chain"]
 
 Array = npt.NDArray[Any]
 
 PACKED_MOST = 4096
 """Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
-SMALL_STORE = 1 << 18
-"""Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
-writes that nobody reads as long as no new dynamics turns up."""
 WORTH_THREADS = 1 << 18
 """Transitions of a chain's steps from which threads gain more than they cost."""
-BATCH_BYTES = 1 << 27
-"""Most bytes of what many policies at once need, above which past policies go through a dynamics one by one."""
-RECENT = 64
-"""A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
-
-
-class History:
-    """The fits of steps k = 0, 1, ... as runs of equal pairs (loss fit, dynamics fit)."""
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[Hashable, Hashable]] = []
-        self.starts: list[int] = []
-        self.length = 0
-
-    def append(self, loss_fit: Hashable, dynamics_fit: Hashable) -> None:
-        """Add the fits of the next step."""
-        for name, fit in (("losses", loss_fit), ("dynamics", dynamics_fit)):
-            try:
-                hash(fit)
-            except TypeError:
-                raise OpoError(f"fit() of the {name} oracle gave a {type(fit).__name__}: something hashable is needed") from None
-        if not self.runs or self.runs[-1] != (loss_fit, dynamics_fit):
-            self.runs.append((loss_fit, dynamics_fit))
-            self.starts.append(self.length)
-        self.length += 1
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, k: int) -> tuple[Hashable, Hashable]:
-        return self.runs[self._run(k)]
-
-    def _run(self, k: int) -> int:
-        return bisect_right(self.starts, k) - 1
-
-    def stretch(self, k: int, n: int) -> int:
-        """Number of steps from k on, before step n, that have the fits of step k."""
-        run = self._run(k) + 1
-        end = self.starts[run] if run < len(self.starts) else self.length
-        return min(end, n) - k
-
-    def dynamics(self, k: int, n: int) -> set[Hashable]:
-        """The dynamics fits of steps k..n-1."""
-        return {fit for _, fit in self.pairs(k, n)}
-
-    def pairs(self, k: int, n: int) -> list[tuple[Hashable, Hashable]]:
-        """The pairs of fits of the runs that steps k..n-1 lie in."""
-        return self.runs[self._run(k) : self._run(n - 1) + 1] if k < n else []
 
 
 class ModelSource(Protocol):
@@ -114,338 +44,6 @@ class ModelSource(Protocol):
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
         """The validated transitions."""
         ...
-
-
-def _lines(count: int, width: int) -> Array:
-    return aligned(count * width).reshape(count, width)
-
-
-@dataclass
-class _Visits:
-    counts: Array
-    counted: int = 0
-    """Number of policies that `counts` holds."""
-
-
-@dataclass
-class _Chain:
-    """What the two forms share: the stretches of a history, the lazy visits and the store of policies."""
-
-    engine: ChainEngine
-    contexts: list[Any]
-    steps: int = 0
-    planned: int = 0
-    """Steps that were run, all contexts together."""
-    visits: dict[Hashable, _Visits] = field(default_factory=dict)
-    lanes = 1
-
-    def __post_init__(self) -> None:
-        width = self.engine.n_rows * self.lanes
-        self.width = width
-        self.sum_q = aligned(width, zero=True)
-        self.store = _lines(4, width)
-        self.kept: set[Hashable] = set()
-        self.surprised = False
-        self.measured, self.held = 0, len(self.contexts)
-        self.models: dict[Hashable, Any] = {}
-        self.loss_rows: dict[Hashable, Array] = {}
-        self.last: Array | None = None
-        self.v = aligned(self.engine.layout.n_states * self.lanes, zero=True)
-        self._begin()
-
-    def _begin(self) -> None:
-        self.steps, self.first = 0, 0
-        self.sum_q[:] = 0.0
-        self.visits = {fit: _Visits(aligned(self.width, zero=True)) for fit in self.kept}
-        self.store[0] = self.engine.start if self.lanes == 1 else np.repeat(self.engine.start, self.lanes)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held, models included."""
-        vectors = self.sum_q.nbytes + self.store.nbytes + self.width * 8 * (len(self.visits) + len(self.loss_rows))
-        return vectors + sum(self._model_bytes(model) for model in self.models.values())
-
-    def advance(self, history: History, n: int) -> None:
-        """Bring the chain to `n` steps."""
-        rule = self.engine.rule
-        while self.steps < n:
-            loss_fit, fit = history[self.steps]
-            room = self._room(history, n)
-            length = min(history.stretch(self.steps, n), room)
-            # E-UC3RL and RM-UCDD keep one sum, which all models share.
-            key = fit if rule.visits == "latest" else None
-            entry = self._caught_up(key, fit, history)
-            if entry is None:
-                self.kept.add(key)
-                self.surprised = True
-                self._begin()
-                continue
-            self._run(self._model(fit), self._losses(loss_fit), entry.counts, length)
-            self.steps += length
-            self.planned += length * len(self.contexts)
-            entry.counted = self.steps - 1
-            self.last = entry.counts
-            self._forget(history, n)
-
-    def prepare(self, history: History, n: int) -> None:
-        """Build the models of the next steps in this thread: two threads of Python only wait for each other."""
-        for loss_fit, fit in history.pairs(self.steps, n)[:RECENT]:
-            self._losses(loss_fit)
-            self._model(fit)
-
-    def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> _Visits | None:
-        """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
-        entry = self.visits.get(key)
-        if entry is None:
-            entry = _Visits(aligned(self.width, zero=True))
-            if self.first > 0:
-                return None
-            self.visits[key] = entry
-        if entry.counted < self.first:
-            return None
-        self._catch_up(entry, fit, history)
-        return entry
-
-    def _catch_up(self, entry: _Visits, fit: Hashable, history: History) -> None:
-        rule = self.engine.rule.visits
-        while entry.counted < self.steps:
-            count = self.steps - entry.counted
-            k = entry.counted - self.first
-            if rule == "actions":
-                for line in range(k, k + count):
-                    entry.counts += self.store[line]
-            else:
-                if rule == "contemporaneous":
-                    fit = history[entry.counted][1]
-                    count = min(count, history.stretch(entry.counted, self.steps))
-                self._visit(self._model(fit), entry.counts, k, count)
-            entry.counted += count
-
-    def _room(self, history: History, n: int) -> int:
-        """Steps for which the store has room; it grows within the budget, else past policies are dropped."""
-        used = self.steps - self.first + 1
-        if used + 1 > len(self.store):
-            many = self.surprised or len(history.dynamics(self.steps, n)) > LANES
-            budget = self.engine.store_bytes if many else min(SMALL_STORE, self.engine.store_bytes)
-            most = max(2, budget // (8 * self.width))
-            size = min(most, max(2 * len(self.store), min(used + n - self.steps, 1024)))
-            if size > len(self.store):
-                grown = _lines(size, self.width)
-                grown[:used] = self.store[:used]
-                self.store = grown
-            else:
-                self._drop_policies(history, n)
-                used = 1
-        return len(self.store) - used
-
-    def _drop_policies(self, history: History, n: int) -> None:
-        rule = self.engine.rule
-        if rule.visits == "latest":
-            wanted = history.dynamics(self.steps, n) | history.dynamics(max(0, self.steps - RECENT), self.steps) | self.kept
-        else:
-            wanted = {None}
-        for fit in list(self.visits):
-            if fit not in wanted:
-                del self.visits[fit]
-        for fit in wanted:
-            if fit not in self.visits and self.first == 0:
-                self.visits[fit] = _Visits(aligned(self.width, zero=True))
-            entry = self.visits.get(fit)
-            if entry is not None and entry.counted >= self.first:
-                self._catch_up(entry, fit, history)
-        self.store[0] = self.store[self.steps - self.first]
-        self.first = self.steps
-
-    def _forget(self, history: History, n: int) -> None:
-        """Models that no step nearby uses are asked for again if they return."""
-        if len(self.models) > 2 * RECENT:
-            recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT))
-            self.models = {fit: model for fit, model in self.models.items() if fit in recent}
-            if self.engine.rule.visits == "latest":
-                self.visits = {fit: entry for fit, entry in self.visits.items() if fit in recent or fit in self.kept}
-        if len(self.loss_rows) > 2 * RECENT:
-            self.loss_rows.clear()
-
-    def _model(self, fit: Hashable) -> Any:
-        if fit not in self.models:
-            self.models[fit] = self._prepare([self.engine.source.transitions(fit, context) for context in self.contexts])
-        return self.models[fit]
-
-    def _losses(self, fit: Hashable) -> Array:
-        if fit not in self.loss_rows:
-            self.loss_rows[fit] = self._interleave([self.engine.source.losses(fit, context) for context in self.contexts])
-        return self.loss_rows[fit]
-
-    def policy(self, lane: int) -> Array:
-        """The current policy of one context, one number per row."""
-        line: Array = self.store[self.steps - self.first - (1 if self.engine.rule.greedy and self.steps else 0)]
-        return line[lane :: self.lanes]
-
-    def saturation(self, lane: int) -> float:
-        """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term of beta 0 is not looked at."""
-        if self.last is None:
-            return 1.0
-        engine, rule = self.engine, self.engine.rule
-        count = count_saturated(self.last, lane, self.lanes, engine.layout.offsets, engine.rows, rule.beta_loss / 2, rule.beta_dynamics / 2)
-        return count / engine.n_rows  # type: ignore[no-any-return]
-
-    def value(self, lane: int) -> float:
-        """The optimistic value of the start state in the last step."""
-        return float(self.v[lane])
-
-    def state(self) -> dict[str, Any]:
-        """All that cannot be asked for again: sums, visits and stored policies."""
-        lines = self.steps - self.first + (0 if self.engine.rule.greedy else 1)
-        return {
-            "contexts": list(self.contexts),
-            "steps": self.steps,
-            "first": self.first,
-            "planned": self.planned,
-            "kept": list(self.kept),
-            "surprised": self.surprised,
-            "sum_q": self.sum_q.copy(),
-            "store": self.store[:lines].copy(),
-            "fits": list(self.visits),
-            "counted": [entry.counted for entry in self.visits.values()],
-            "visits": [entry.counts.copy() for entry in self.visits.values()],
-            "last": None if self.last is None else self.last.copy(),
-            "v": self.v.copy(),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over a `state` of a chain of the same engine and contexts."""
-        numbers = {name: np.array(state[name], np.float64) for name in ("store", "sum_q", "v")}
-        store, visits = numbers["store"], [np.array(counts, np.float64) for counts in state["visits"]]
-        last = None if state["last"] is None else np.array(state["last"], np.float64)
-        self.steps, self.first, self.planned = int(state["steps"]), int(state["first"]), int(state["planned"])
-        counted = [int(count) for count in state["counted"]]
-        lines = self.steps - self.first + (0 if self.engine.rule.greedy else 1)
-        vectors = [numbers["sum_q"], *visits, *([] if last is None else [last])]
-        fits = (
-            0 <= self.first <= self.steps
-            and store.shape == (lines, self.width)
-            and numbers["v"].shape == self.v.shape
-            and all(vector.shape == (self.width,) for vector in vectors)
-            and all(0 <= count <= self.steps for count in counted)
-            and len(counted) == len(visits) == len(state["fits"])
-        )
-        if not fits:
-            raise OpoError(
-                f"chains hold arrays of other sizes than this agent's ({self.width} numbers for each policy), or steps that do not fit them"
-            )
-        self.kept, self.surprised = set(state["kept"]), bool(state["surprised"])
-        self.sum_q, self.v = numbers["sum_q"], numbers["v"]
-        self.store = _lines(max(4, len(store) + 1), self.width)
-        self.store[: len(store)] = store
-        self.visits = {fit: _Visits(counts, count) for fit, counts, count in zip(state["fits"], visits, counted, strict=True)}
-        self.last = last
-
-    # What the two forms do differently.
-
-    def _prepare(self, transitions: list[Transitions]) -> Any:
-        raise NotImplementedError
-
-    def _interleave(self, rows: list[Array]) -> Array:
-        raise NotImplementedError
-
-    def _model_bytes(self, model: Any) -> int:
-        raise NotImplementedError
-
-    def _visit(self, model: Any, counts: Array, k: int, count: int) -> None:
-        raise NotImplementedError
-
-    def _run(self, model: Any, losses: Array, counts: Array, length: int) -> None:
-        raise NotImplementedError
-
-
-class _Single(_Chain):
-    """One context."""
-
-    def _prepare(self, transitions: list[Transitions]) -> Transitions:
-        return transitions[0]
-
-    def _interleave(self, rows: list[Array]) -> Array:
-        return rows[0]
-
-    def _model_bytes(self, model: Transitions) -> int:
-        return model.nbytes
-
-    def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
-        dense, most = model.kind == DENSE, max(model.layout.layer_sizes)
-        threads = min(get_threads(), model.threads_for(LANES))
-        shared = count <= LANES
-        if dense and not shared:
-            threads = min(threads, -(-count // LANES))
-        lanes = BATCH if dense and count > BATCH // 2 * threads else LANES
-        # Dense: what a thread works on is its own; CSR: threads share each layer, with sums of their own for each part.
-        copies, parts = (threads, 0) if dense else (1, model.parts)
-        sizes = [lanes * size for size in (2 * most * copies, model.most_rows * copies, most * parts)]
-        if count == 1 or 8 * sum(sizes) > BATCH_BYTES:
-            scratch = Scratch(model)
-            for i in range(k, k + count):
-                visit_once(model, self.store, i, counts, scratch)
-            return
-        d, w, private = map(aligned, sizes)
-        sums = aligned(1024 * threads if lanes == BATCH else 0)
-        for i in range(k, k + count, lanes * copies):
-            n = min(lanes * copies, k + count - i)
-            if dense:
-                run_together(visit_batch_dense, model.arguments, (int(shared), lanes, self.store, i, n, d, w, counts, sums), threads)
-            else:
-                run_together(visit_batch_csr, model.arguments, (parts, self.store, i, n, d, w, counts, private), threads)
-
-    def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
-        rule, scratch = self.engine.rule, Scratch(model)
-        chunk = chunk_of(model)
-        most = min(get_threads(), model.threads)
-        lines = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
-        after = (
-            model.parts, length, self.steps - self.first, chunk, model.width, int(rule.greedy), int(rule.visits == "actions"), losses,
-            counts, self.store, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, rule.beta_loss / 2,
-            rule.beta_dynamics / 2, rule.weight, rule.eta, lines,
-        )  # fmt: skip
-        run_together(kernels.chain_steps, model.arguments, after, most)
-
-
-class _Pack(_Chain):
-    """Up to eight contexts of a small layout in lockstep."""
-
-    lanes = LANES
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        layout = self.engine.layout
-        self.d = aligned(layout.n_states * self.lanes)
-        self.w = aligned(max(self.engine.layer_rows) * self.lanes)
-
-    def _prepare(self, transitions: list[Transitions]) -> Array:
-        packed = aligned(self.engine.packed_size * self.lanes, zero=True)
-        for lane, t in enumerate(transitions):
-            pack_lane(*t.arguments, self.engine.packed_block, packed, lane)
-        return packed
-
-    def _interleave(self, rows: list[Array]) -> Array:
-        packed = aligned(self.engine.n_rows * self.lanes, zero=True).reshape(self.engine.n_rows, self.lanes)
-        for lane, values in enumerate(rows):
-            packed[:, lane] = values
-        return packed.reshape(-1)
-
-    def _model_bytes(self, model: Array) -> int:
-        return model.nbytes
-
-    def _visit(self, model: Array, counts: Array, k: int, count: int) -> None:
-        engine = self.engine
-        packed_kernels.packed_visits(
-            engine.packed_block, engine.layout.offsets, engine.rows, model, self.store, k, count, self.d, self.w, counts
-        )
-
-    def _run(self, model: Array, losses: Array, counts: Array, length: int) -> None:
-        engine, rule = self.engine, self.engine.rule
-        packed_kernels.packed_steps(
-            engine.packed_block, engine.layout.offsets, engine.rows, length, self.steps - self.first, int(rule.greedy),
-            int(rule.visits == "actions"), model, losses, counts, self.store, self.sum_q, self.v, self.d, self.w,
-            rule.beta_loss / 2, rule.beta_dynamics / 2, rule.weight, rule.eta,
-        )  # fmt: skip
 
 
 class ChainEngine:
@@ -481,7 +79,7 @@ class ChainEngine:
         self.packed_size = sum(sizes)
         self.packed = self.packed_size <= PACKED_MOST
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self._chains: OrderedDict[Hashable, tuple[_Chain, int]] = OrderedDict()
+        self._chains: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
         self.planned = 0
         self._nbytes = 0
         self._lock = threading.RLock()
@@ -510,7 +108,7 @@ class ChainEngine:
             else:
                 for chain in chains:
                     chain.prepare(history, n)
-                run_all(_Chain.advance, [(chain, history, n) for chain in chains])
+                run_all(Chain.advance, [(chain, history, n) for chain in chains])
         except BaseException as error:
             for chain in chains:
                 self._discard(chain)
@@ -538,7 +136,7 @@ class ChainEngine:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the chains of another engine of the same rule, layout and history."""
-        form = _Pack if self.packed else _Single
+        form = PackedChain if self.packed else SingleChain
         try:
             chains = []
             for one in state["chains"]:
@@ -558,19 +156,19 @@ class ChainEngine:
             chain.measured = chain.nbytes
             self._nbytes += chain.measured
 
-    def _create(self, members: Sequence[tuple[Hashable, Any]]) -> _Chain:
-        form = _Pack if self.packed else _Single
+    def _create(self, members: Sequence[tuple[Hashable, Any]]) -> Chain:
+        form = PackedChain if self.packed else SingleChain
         chain = form(self, [context for _, context in members])
         for lane, (key, _) in enumerate(members):
             self._chains[key] = (chain, lane)
         return chain
 
-    def chain(self, context: Any, history: History, n: int) -> tuple[_Chain, int]:
+    def chain(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
         """The chain of `context` at `n` steps, and its lane."""
         with self._lock:
             return self._advanced(context, history, n)
 
-    def _advanced(self, context: Any, history: History, n: int) -> tuple[_Chain, int]:
+    def _advanced(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
         key = context_key(context)
         if key not in self._chains:
             self._create([(key, context)])
@@ -595,12 +193,12 @@ class ChainEngine:
         self._shrink([chain])
         return chain, lane
 
-    def _discard(self, chain: _Chain) -> None:
+    def _discard(self, chain: Chain) -> None:
         for key in [key for key, (held, _) in self._chains.items() if held is chain]:
             del self._chains[key]
         self._nbytes -= chain.measured
 
-    def _shrink(self, keep: Sequence[_Chain]) -> None:
+    def _shrink(self, keep: Sequence[Chain]) -> None:
         """Count what the chains in use grew by, and drop the least recently used beyond the budget."""
         for chain in keep:
             size = chain.nbytes

@@ -68,6 +68,8 @@ class Refit:
 class ScheduledOracle:
     """An oracle whose `fit` moves on only when its schedule says so; all else is that of the oracle within.
 
+    So does its `plausible`: the pair of an earlier time, whose set holds the truth as every set does.
+
     Attributes
     ----------
     oracle : the oracle within
@@ -80,6 +82,7 @@ class ScheduledOracle:
         self.oracle, self.refit = oracle, refit
         self.episodes = self.fitted = 0
         self._fit: Hashable = oracle.fit()
+        self._plausible: tuple[Hashable, Hashable] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "oracle":  # asked for before __init__, by copy and pickle
@@ -102,14 +105,39 @@ class ScheduledOracle:
             self.refit.kind != "gain" or self.fitted == 0 or self.oracle.gain(self._fit) > self.refit.amount
         ):
             self._fit = self.oracle.fit()
+            if self._plausible is not None:
+                self._plausible = self.oracle.plausible()
             self.fitted = self.episodes
         return self._fit
+
+    @property
+    def keep_plausible(self) -> Any:
+        """A method where the oracle has one."""
+        inner = self.oracle.keep_plausible
+
+        def keep(delta: float) -> None:
+            inner(delta)
+            self._plausible = self.oracle.plausible()
+
+        return keep
+
+    @property
+    def plausible(self) -> Any:
+        """A method where the oracle has one: the pair that the schedule holds to."""
+        inner = self.oracle.plausible
+
+        def held() -> Any:
+            self.fit()
+            return inner() if self._plausible is None else self._plausible
+
+        return held
 
     @property
     def state(self) -> Any:
         """A method where the oracle has one: the oracle's state, and where the schedule stands."""
         inner = self.oracle.state
-        return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit]}
+        kept = [] if self._plausible is None else [self._plausible]
+        return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit, *kept]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle with the same schedule."""
@@ -118,8 +146,8 @@ class ScheduledOracle:
             found = state["refit"][0] if "refit" in state else "every"
             raise OpoError(f"state belongs to an oracle that refits {found}: {self.refit} is needed")
         self.oracle.restore({key: value for key, value in state.items() if key != "refit"})
-        _, self.episodes, self.fitted, fit = state["refit"]
-        self._fit = tuple(fit) if isinstance(fit, list) else fit
+        _, self.episodes, self.fitted, self._fit, *kept = map(_hashable, state["refit"])
+        self._plausible = kept[0] if kept else None
 
 
 class _ScheduledClass:
@@ -154,6 +182,11 @@ def scheduled(source: Any, refit: Any) -> Any:
     return (
         _ScheduledClass(source, schedule) if hasattr(source, "oracle") and not hasattr(source, "fit") else ScheduledOracle(source, schedule)
     )
+
+
+def _hashable(value: Any) -> Any:
+    """A fit or a version as it was before JSON made its tuples lists."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def add_all(oracle: Any, trajectories: Sequence[Trajectory]) -> None:

@@ -24,11 +24,14 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
 
     A transition's error is sum_{s'} (P(s'|s,a) - 1{s' = s_{h+1}})^2 = |P(.|s,a)|^2 - 2 P(s_{h+1}|s,a) + 1. Data that are
     impossible under a candidate count against it, but do not exclude it.
+
+    Radius of the plausible set: log(|P| / delta), as for the log loss. With d = P(.|s,a) - P*(.|s,a), L(P*) - L(P) grows by
+    2 <d, 1{s'} - P*> - |d|^2, whose exponential has mean at most 1: the range of d squared is at most 2 |d|^2, so that
+    Hoeffding's lemma gives E exp(2 <d, 1{s'} - P*>) <= exp(|d|^2).
     """
 
-    def fit(self) -> int:
-        """Index of the candidate of least squared error; of equals the lowest."""
-        return int(self.scores.argmin())
+    def _costs(self) -> Array:
+        return self.scores
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from .. import agents as registry
 from .._support.checks import MANY, having, instance, items, whole
-from ..model.contextual import ContextualMDP, Trajectory
+from .._support.files import as_folder
 from ..errors import OpoError
+from ..model.contextual import ContextualMDP, Trajectory
 from .plots import regret_curves
 from .result import SimulationResult
 from .simulation import simulate
-from .._support.files import as_folder
 from .statistics import Estimate, estimate, growth_exponent
 
 __all__ = ["AgentSummary", "Comparison", "compare"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen, real, whole
+from .._support.checks import frozen, whole
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
 from ..errors import OpoError

@@ -14,7 +14,8 @@ from strategies import models, random_mask, random_model, seeded
 import opo_fast as of
 from opo_fast import reference
 from opo_fast.agents import EUC3RL, RMUCDD, euc3rl_parameters, minimum_reachability, rmucdd_parameters
-from opo_fast.algorithm.engine import ChainEngine, History
+from opo_fast.algorithm.engine import ChainEngine
+from opo_fast.algorithm.history import History
 from opo_fast.algorithm.rules import ChainRule
 from opo_fast.oracles.squared import FiniteSquaredOracle
 from opo_fast.runs.simulation import Simulation

@@ -76,6 +76,7 @@ class World:
 def test_the_packages_oracles_keep_their_promises(name, mask):
     log = TrajectoryLog.collect(World(mask), 40, seed=1)
     passed = check_oracle(CLASSES[name](), LAYOUT, log, action_mask=mask, contexts=[np.array([0.3, 0.3])])
+    kept = hasattr(CLASSES[name]().oracle(LAYOUT, mask), "keep_plausible")
     assert passed == [
         "shape and range without data",
         "purity, shape and range with data, equal fits are equal functions",
@@ -83,6 +84,9 @@ def test_the_packages_oracles_keep_their_promises(name, mask):
         "incremental = batch",
         "refusals change nothing",
         "error and gain",
+        "plausible sets"
+        if kept
+        else "plausible sets: not offered (no keep_plausible(delta)), so agents with this oracle have its fits alone",
         "save and load",
     ]
 

@@ -1,0 +1,261 @@
+"""What the two forms of a chain share: it goes through a history of fits, with lazy sums of visits.
+
+*Lazy visits.* N^k sums the occupancies of all past policies under P^k. A chain keeps one sum for each dynamics and how
+many policies it counts. When a step needs the sum, the policies that are missing are pushed through that dynamics from the
+store of past policies. So an occupancy is computed at most once, and only if a step needs it.
+
+*A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date and the stored
+policies are dropped. A dynamics that turns up later all the same makes the chain start anew, this time with a sum for it
+and with the whole budget; before such a surprise the store is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OpoError
+from ..kernels._simd import LANES
+from ..kernels.weights import count_saturated
+from ..model.layout import aligned
+from ..model.transitions import Transitions
+from .history import History
+from .policies import PolicyStore, VisitSum, VisitSums
+
+if TYPE_CHECKING:
+    from .engine import ChainEngine
+
+__all__ = ["Chain"]
+
+Array = npt.NDArray[Any]
+
+SMALL_STORE = 1 << 18
+"""Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
+writes that nobody reads as long as no new dynamics turns up."""
+RECENT = 64
+"""A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
+
+
+class Chain:
+    """The chain of some contexts of an engine, one context per SIMD lane.
+
+    Attributes
+    ----------
+    steps : int
+        Steps done; the policy of step k is pi^{k+1} of the paper.
+    planned : int
+        Steps that were run, all contexts together.
+    """
+
+    lanes = 1
+
+    def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
+        self.engine, self.contexts = engine, contexts
+        self.width = engine.n_rows * self.lanes
+        self.sum_q = aligned(self.width, zero=True)
+        self.v = aligned(engine.layout.n_states * self.lanes, zero=True)
+        self.policies = PolicyStore(engine.start if self.lanes == 1 else np.repeat(engine.start, self.lanes))
+        self.visits: VisitSums = {}
+        self.kept: set[Hashable] = set()
+        self.surprised = False
+        self.last: Array | None = None
+        self.models: dict[Hashable, Any] = {}
+        self.loss_rows: dict[Hashable, Array] = {}
+        self.steps, self.planned = 0, 0
+        self.measured, self.held = 0, len(contexts)
+
+    def _begin_anew(self) -> None:
+        self.steps = 0
+        self.sum_q[:] = 0.0
+        self.policies.restart()
+        self.visits = {fit: VisitSum.empty(self.width) for fit in self.kept}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, models included."""
+        vectors = self.sum_q.nbytes + self.policies.nbytes + self.width * 8 * (len(self.visits) + len(self.loss_rows))
+        return vectors + sum(self._model_bytes(model) for model in self.models.values())
+
+    def advance(self, history: History, n: int) -> None:
+        """Bring the chain to `n` steps."""
+        rule = self.engine.rule
+        while self.steps < n:
+            loss_fit, fit = history[self.steps]
+            length = min(history.equal_steps(self.steps, n), self._free_lines(history, n))
+            # E-UC3RL and RM-UCDD keep one sum, which all models share.
+            key = fit if rule.visits == "latest" else None
+            entry = self._caught_up(key, fit, history)
+            if entry is None:
+                self.kept.add(key)
+                self.surprised = True
+                self._begin_anew()
+                continue
+            self._run(self._model(fit), self._losses(loss_fit), entry.counts, length)
+            self.steps += length
+            self.planned += length * len(self.contexts)
+            entry.counted = self.steps - 1
+            self.last = entry.counts
+            self._forget(history, n)
+
+    def prepare(self, history: History, n: int) -> None:
+        """Build the models of the next steps in this thread: two threads of Python only wait for each other."""
+        for loss_fit, fit in history.pairs(self.steps, n)[:RECENT]:
+            self._losses(loss_fit)
+            self._model(fit)
+
+    def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> VisitSum | None:
+        """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
+        entry = self.visits.get(key)
+        if entry is None:
+            entry = VisitSum.empty(self.width)
+            if self.policies.first > 0:
+                return None
+            self.visits[key] = entry
+        if entry.counted < self.policies.first:
+            return None
+        self._catch_up(entry, fit, history)
+        return entry
+
+    def _catch_up(self, entry: VisitSum, fit: Hashable, history: History) -> None:
+        rule = self.engine.rule.visits
+        while entry.counted < self.steps:
+            count = self.steps - entry.counted
+            k = self.policies.line(entry.counted)
+            if rule == "actions":
+                for line in range(k, k + count):
+                    entry.counts += self.policies.lines[line]
+            else:
+                if rule == "contemporaneous":
+                    fit = history[entry.counted][1]
+                    count = min(count, history.equal_steps(entry.counted, self.steps))
+                self._visit(self._model(fit), entry.counts, k, count)
+            entry.counted += count
+
+    def _free_lines(self, history: History, n: int) -> int:
+        """Steps for which the store has lines; it grows within the budget, else past policies are dropped."""
+        if not self.policies.free(self.steps):
+            many = self.surprised or len(history.dynamics(self.steps, n)) > LANES
+            budget = self.engine.store_bytes if many else min(SMALL_STORE, self.engine.store_bytes)
+            if not self.policies.grow(self.steps, n - self.steps, budget):
+                self._drop_policies(history, n)
+        return self.policies.free(self.steps)
+
+    def _drop_policies(self, history: History, n: int) -> None:
+        rule = self.engine.rule
+        if rule.visits == "latest":
+            wanted = history.dynamics(self.steps, n) | history.dynamics(max(0, self.steps - RECENT), self.steps) | self.kept
+        else:
+            wanted = {None}
+        for fit in list(self.visits):
+            if fit not in wanted:
+                del self.visits[fit]
+        for fit in wanted:
+            if fit not in self.visits and self.policies.first == 0:
+                self.visits[fit] = VisitSum.empty(self.width)
+            entry = self.visits.get(fit)
+            if entry is not None and entry.counted >= self.policies.first:
+                self._catch_up(entry, fit, history)
+        self.policies.drop_before(self.steps)
+
+    def _forget(self, history: History, n: int) -> None:
+        """Models that no step nearby uses are asked for again if they return."""
+        if len(self.models) > 2 * RECENT:
+            recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT))
+            self.models = {fit: model for fit, model in self.models.items() if fit in recent}
+            if self.engine.rule.visits == "latest":
+                self.visits = {fit: entry for fit, entry in self.visits.items() if fit in recent or fit in self.kept}
+        if len(self.loss_rows) > 2 * RECENT:
+            self.loss_rows.clear()
+
+    def _model(self, fit: Hashable) -> Any:
+        if fit not in self.models:
+            self.models[fit] = self._prepare([self.engine.source.transitions(fit, context) for context in self.contexts])
+        return self.models[fit]
+
+    def _losses(self, fit: Hashable) -> Array:
+        if fit not in self.loss_rows:
+            self.loss_rows[fit] = self._interleave([self.engine.source.losses(fit, context) for context in self.contexts])
+        return self.loss_rows[fit]
+
+    def policy(self, lane: int) -> Array:
+        """The current policy of one context, one number per row."""
+        line: Array = self.policies.lines[self.policies.line(self.steps) - (1 if self.engine.rule.greedy and self.steps else 0)]
+        return line[lane :: self.lanes]
+
+    def saturation(self, lane: int) -> float:
+        """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term of beta 0 is not looked at."""
+        if self.last is None:
+            return 1.0
+        engine, rule = self.engine, self.engine.rule
+        count = count_saturated(self.last, lane, self.lanes, engine.layout.offsets, engine.rows, rule.beta_loss / 2, rule.beta_dynamics / 2)
+        return count / engine.n_rows  # type: ignore[no-any-return]
+
+    def value(self, lane: int) -> float:
+        """The optimistic value of the start state in the last step."""
+        return float(self.v[lane])
+
+    def state(self) -> dict[str, Any]:
+        """All that cannot be asked for again: sums, visits and stored policies."""
+        lines = self.policies.line(self.steps) + (0 if self.engine.rule.greedy else 1)
+        return {
+            "contexts": list(self.contexts),
+            "steps": self.steps,
+            "first": self.policies.first,
+            "planned": self.planned,
+            "kept": list(self.kept),
+            "surprised": self.surprised,
+            "sum_q": self.sum_q.copy(),
+            "store": self.policies.lines[:lines].copy(),
+            "fits": list(self.visits),
+            "counted": [entry.counted for entry in self.visits.values()],
+            "visits": [entry.counts.copy() for entry in self.visits.values()],
+            "last": None if self.last is None else self.last.copy(),
+            "v": self.v.copy(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a `state` of a chain of the same engine and contexts."""
+        numbers = {name: np.array(state[name], np.float64) for name in ("store", "sum_q", "v")}
+        store, visits = numbers["store"], [np.array(counts, np.float64) for counts in state["visits"]]
+        last = None if state["last"] is None else np.array(state["last"], np.float64)
+        self.steps, first, self.planned = int(state["steps"]), int(state["first"]), int(state["planned"])
+        counted = [int(count) for count in state["counted"]]
+        lines = self.steps - first + (0 if self.engine.rule.greedy else 1)
+        vectors = [numbers["sum_q"], *visits, *([] if last is None else [last])]
+        fits = (
+            0 <= first <= self.steps
+            and store.shape == (lines, self.width)
+            and numbers["v"].shape == self.v.shape
+            and all(vector.shape == (self.width,) for vector in vectors)
+            and all(0 <= count <= self.steps for count in counted)
+            and len(counted) == len(visits) == len(state["fits"])
+        )
+        if not fits:
+            raise OpoError(
+                f"chains hold arrays of other sizes than this agent's ({self.width} numbers for each policy), or steps that do not fit them"
+            )
+        self.kept, self.surprised = set(state["kept"]), bool(state["surprised"])
+        self.sum_q, self.v = numbers["sum_q"], numbers["v"]
+        self.policies.take_over(store, first)
+        self.visits = {fit: VisitSum(counts, count) for fit, counts, count in zip(state["fits"], visits, counted, strict=True)}
+        self.last = last
+
+    # What the two forms do differently.
+
+    def _prepare(self, transitions: list[Transitions]) -> Any:
+        raise NotImplementedError
+
+    def _interleave(self, rows: list[Array]) -> Array:
+        raise NotImplementedError
+
+    def _model_bytes(self, model: Any) -> int:
+        raise NotImplementedError
+
+    def _visit(self, model: Any, counts: Array, k: int, count: int) -> None:
+        raise NotImplementedError
+
+    def _run(self, model: Any, losses: Array, counts: Array, length: int) -> None:
+        raise NotImplementedError
