@@ -21,7 +21,7 @@ from ..model.transitions import Transitions
 from . import algorithm1
 from .chain import Chain
 from .forms import PackedChain, SingleChain
-from .history import History
+from .history import Fits, History
 from .rules import ChainRule, opo_rule
 
 __all__ = ["ChainEngine", "ModelSource", "policy_chain"]
@@ -43,6 +43,18 @@ class ModelSource(Protocol):
 
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
         """The validated transitions."""
+        ...
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """The least losses of the rows over a version of the plausible losses, read-only float64 (self-tuning chains)."""
+        ...
+
+    def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
+        """The fits in a version of the plausible dynamics, or None where they cannot be listed (self-tuning chains)."""
+        ...
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Total variation of the rows in a version that cannot be listed, read-only float64 (self-tuning chains)."""
         ...
 
 
@@ -258,7 +270,7 @@ def policy_chain(
         return algorithm1.policy_chain(models, eta=rule.eta, beta_loss=rule.beta_loss, beta_dynamics=float(rule.beta_dynamics[0]))
     fits = History()
     for model in models:
-        fits.append(id(model.losses), id(model.transitions))
+        fits.append(Fits(id(model.losses), id(model.transitions)))
     engine = ChainEngine(models[0].layout, models[0].action_mask, rule, _Given(models), memory=1 << 31)
     chain, lane = engine.chain(None, fits, len(models))
     return models[0].transitions.scatter(chain.policy(lane).copy())
@@ -280,3 +292,12 @@ class _Given:
 
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
         return self._transitions[fit]  # type: ignore[index]
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        raise NotImplementedError
+
+    def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
+        raise NotImplementedError
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        raise NotImplementedError
