@@ -13,7 +13,7 @@ from .._support.checks import as_array, as_real, pair_of, real
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..model.operations import Backend
-from ..oracles.finite import FiniteDynamicsClass
+from ..oracles.finite_classes import FiniteDynamicsClass
 from .base import State, check_layout, hashable
 from .chain_agent import MEMORY
 from .opo import OPO

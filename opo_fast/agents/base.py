@@ -44,7 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import instance, real, whole
-from .._support.files import read_state, write_state
+from .._support.state import read_state, write_state
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory
 from ..model.layout import Layout, as_mask, uniform_policy

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import real, truth, whole
+from .._support.state import decode, encode
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
-from ..oracles.versions import from_json, to_json
 from .base import BaseAgent, State
 
 __all__ = ["TabularOPO"]
@@ -170,10 +170,10 @@ class TabularOPO(BaseAgent):
         tables = list(self.tables.values())
         stacks = {name: np.array([getattr(table, name) for table in tables]) for name in self._COLUMNS}
         values = np.array([(table.v, table.saturation) for table in tables])
-        return {"contexts": [to_json(context) for context in self.contexts], "values": values, **stacks}
+        return {"contexts": [encode(context) for context in self.contexts], "values": values, **stacks}
 
     def _restore(self, state: State) -> None:
-        contexts, tables = [from_json(context) for context in state["contexts"]], []
+        contexts, tables = [decode(context) for context in state["contexts"]], []
         for i in range(len(contexts)):
             table = _Table(self)
             for name in self._COLUMNS:

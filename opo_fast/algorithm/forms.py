@@ -76,12 +76,13 @@ class SingleChain(Chain):
         sums = aligned(1024 * threads if lanes == BATCH else 0)
         for i in range(k, k + count, lanes * copies):
             n = min(lanes * copies, k + count - i)
+            work = n * model.n_transitions
             if dense:
                 run_together(
                     visit_batch_dense, model.arguments, (int(shared), lanes, self.policies.lines, i, n, d, w, counts, sums), threads
                 )
             else:
-                run_together(visit_batch_csr, model.arguments, (parts, self.policies.lines, i, n, d, w, counts, private), threads)
+                run_together(visit_batch_csr, model.arguments, (parts, self.policies.lines, i, n, d, w, counts, private), threads, work)
 
     def table(self, models: list[Transitions]) -> Array:
         lines = [[t.kind, *_place(t.data), *_place(t.indptr), *_place(t.indices), _place(t.block)[0]] for t in models]
@@ -101,7 +102,7 @@ class SingleChain(Chain):
             int(rule.visits == "actions"), losses, counts, self.policies.lines, self.sum_q, self.v, scratch.d, scratch.w,
             scratch.private, bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight, rule.eta, lines,
         )  # fmt: skip
-        run_together(kernels.chain_steps, model.arguments, after, most)
+        run_together(kernels.chain_steps, model.arguments, after, most, length * model.n_transitions)
 
     def _run_hedged(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         assert self.hedge is not None

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_array, as_path, frozen, having, instance, items, whole
-from .._support.files import reading, write_state, writing
+from .._support.files import reading, writing
 from .._support.progress import bar
+from .._support.state import read_state, write_state
 from ..errors import OpoError, install
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory
 from ..model.layout import Layout, as_mask
@@ -310,12 +311,11 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _read_npz(path: Any) -> tuple[Any, ...]:
-    with np.load(path, allow_pickle=False) as file:
-        meta = json.loads(str(file["meta"]))["log"]
-        if (meta["format"], meta["version"]) != (_FORMAT, 1):
-            raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
-        columns = [file[f"array.{name}"] for name in ("contexts", "states", "actions", "losses")]
-        return (meta, *columns, file["array.action_mask"] if "array.action_mask" in file.files else None)
+    state = read_state(path, "a log")
+    meta = state["log"]
+    if (meta["format"], meta["version"]) != (_FORMAT, 1):
+        raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
+    return (meta, *(state[name] for name in ("contexts", "states", "actions", "losses")), state.get("action_mask"))
 
 
 def _read_parquet(path: Any) -> tuple[Any, ...]:

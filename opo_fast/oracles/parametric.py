@@ -106,7 +106,7 @@ class ParametricOracle:
     def state(self) -> dict[str, Any]:
         """Data and fits: arrays, and values that JSON can hold. An oracle that restores it goes on with the same bits."""
         counts = {"episodes": self.episodes, "number": self._number, "stale": self._stale}
-        return {"oracle": self._settings(), **counts, **self._state()}
+        return {"oracle": self._settings(), **counts, **self._state(), **self._kept_state()}
 
     def _settings(self) -> dict[str, Any]:
         """What must agree between the oracle that wrote a state and the one that restores it."""
@@ -123,7 +123,7 @@ class ParametricOracle:
             if theirs.get(name) != value:
                 raise OpoError(f"state belongs to an oracle whose {name} is {theirs.get(name)!r}: {value!r} is needed")
         try:
-            commit = self._restored(state)
+            commit = {**self._restored(state), **self._kept_restored(state)}
             episodes, number, stale = int(state["episodes"]), int(state["number"]), bool(state["stale"])
         except KeyError as error:
             raise OpoError(f"state has no {error}: what an oracle's state() gave is needed") from None
@@ -137,6 +137,14 @@ class ParametricOracle:
     def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
         """Attributes that a state stands for."""
         raise NotImplementedError
+
+    def _kept_state(self) -> dict[str, Any]:
+        """What is kept beside data and fits."""
+        return {}
+
+    def _kept_restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Undo `_kept_state`."""
+        return {}
 
 
 class FeatureMap:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..errors import OpoError
 
-__all__ = ["Versions", "from_json", "to_json"]
+__all__ = ["Versions", "distinct"]
 
 Array = npt.NDArray[Any]
 
@@ -81,24 +81,6 @@ class Versions:
         return result
 
 
-def to_json(context: Any) -> Any:
-    """A context in JSON: numbers, strings and None as they are, tuples and arrays marked as such."""
-    if context is None or type(context) in (bool, int, float, str):
-        return context
-    if isinstance(context, np.generic):
-        return to_json(context.item())
-    if isinstance(context, tuple):
-        return {"tuple": [to_json(x) for x in context]}
-    if isinstance(context, np.ndarray) and context.dtype.kind in "iufb":
-        return {"array": [context.dtype.str, list(context.shape), context.tobytes().hex()]}
-    raise OpoError(f"context {context!r} cannot be saved: numbers, strings, tuples of these, or arrays are needed")
-
-
-def from_json(value: Any) -> Any:
-    """Undo `to_json`."""
-    if isinstance(value, dict) and "tuple" in value:
-        return tuple(from_json(x) for x in value["tuple"])
-    if isinstance(value, dict):
-        dtype, shape, text = value["array"]
-        return np.frombuffer(bytes.fromhex(text), dtype).reshape(shape)
-    return value
+def distinct(parts: list[Array]) -> Array:
+    """The entries of some arrays of int64, ascending, each once."""
+    return np.unique(np.concatenate([*parts, np.empty(0, np.int64)])).astype(np.int64)
