@@ -8,8 +8,8 @@ from ._constants import EXP_MIN, LANES
 
 __all__ = [
     "clamped", "fma", "prefetch", "sexp", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter", "tpanel",
-    "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "vload", "vload_line", "vmax", "vmin",
-    "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
+    "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "vload", "vload_line",
+    "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
 ]  # fmt: skip
 
 
