@@ -273,6 +273,11 @@ def check_policy(mdp: LayeredMDP, policy: npt.ArrayLike) -> Array:
     return _checked_policy(as_real(policy, "policy"), mdp.layout, mdp.action_mask)
 
 
+def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
+    """`policy` as a valid contiguous float64 array (n_states, A) of a layout and mask."""
+    return _checked_policy(as_real(policy, "policy"), layout, action_mask)
+
+
 def _policy_rows(mdp: LayeredMDP, policy: npt.ArrayLike) -> tuple[Array, float]:
     """`policy`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
     _check_mdp(mdp)

@@ -205,6 +205,10 @@ class TrajectoryLog(Sequence[Trajectory]):
         contexts = self.contexts[at] if isinstance(self.contexts, np.ndarray) else [self.contexts[i] for i in at.tolist()]
         return self._with(contexts=contexts, episodes=self.episodes and [self.episodes[i] for i in at.tolist()], **chosen)
 
+    def with_losses(self, losses: npt.ArrayLike) -> TrajectoryLog:
+        """The same log with other losses (n, H)."""
+        return self._with(losses=losses)
+
     def _with(self, **changed: Any) -> TrajectoryLog:
         names = ("layout", "contexts", "action_mask", "episodes", "state_labels", "action_labels", *_ROWS)
         return TrajectoryLog(**{name: changed.get(name, getattr(self, name)) for name in names})
