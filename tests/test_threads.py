@@ -26,8 +26,10 @@ def _back_to_default(set_threads):
 
 def share_always():
     """Have each call shared by as many threads as were set, however busy the machine and whatever it gains."""
-    threads_module._free = lambda most: most
-    threads_module._Gains.ask = lambda gains: True
+    look = threads_module._look
+    threads_module._look = lambda most: look(1)._replace(n=most)
+    threads_module._Gains.rests = lambda gains: False
+    threads_module._Gains.ask = lambda gains, work: True
     threads_module._Gains.patience = lambda gains, work: 10**11
     transitions_module._WORTH_MEETING = {0: 1, 1: 1}
 
@@ -35,10 +37,11 @@ def share_always():
 @pytest.fixture
 def shared_always(monkeypatch):
     """`share_always`, undone after the test."""
-    monkeypatch.setattr(threads_module, "_free", None)
-    monkeypatch.setattr(threads_module._Gains, "ask", None)
-    monkeypatch.setattr(threads_module._Gains, "patience", None)
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", None)
+    monkeypatch.setattr(threads_module, "_look", threads_module._look)
+    monkeypatch.setattr(threads_module._Gains, "rests", threads_module._Gains.rests)
+    monkeypatch.setattr(threads_module._Gains, "ask", threads_module._Gains.ask)
+    monkeypatch.setattr(threads_module._Gains, "patience", threads_module._Gains.patience)
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", transitions_module._WORTH_MEETING)
     share_always()
 
 

@@ -23,8 +23,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -38,8 +39,7 @@ __all__ = ["get_threads", "processors", "run_all", "run_together", "set_threads"
 T = TypeVar("T")
 
 # A kernel that raises in one thread would leave the others waiting; none does but to report a wrong index.
-_TOGETHER = COMPILED and not numba.config.BOUNDSCHECK and sys.platform != "win32"
-_PLACES = hasattr(os, "sched_setaffinity")
+_TOGETHER = COMPILED and not getattr(numba.config, "BOUNDSCHECK", None) and sys.platform != "win32"
 
 WORTH = 40_000
 """Nanoseconds of a call on one thread from which others are asked to help."""
@@ -47,6 +47,7 @@ MOST_PAUSE = 4096
 """Calls on one thread between two trials of threads that do not gain."""
 
 _count: int | None = None
+_main = threading.main_thread().ident
 _inside = False
 """Whether the main thread is inside `run_all`."""
 
@@ -99,17 +100,20 @@ def processors() -> int:
     return max(1, int(min(usable, _group())))
 
 
+def _wanted() -> int:
+    """`set_threads`, else the variable NUMBA_NUM_THREADS; 0: neither."""
+    if _count is not None:
+        return _count
+    variable = os.environ.get("NUMBA_NUM_THREADS", "")
+    return int(variable) if variable.isdigit() else 0
+
+
 def get_threads() -> int:
     """Number of threads in use: `set_threads`, else the variable NUMBA_NUM_THREADS, else the usable processors.
 
     Never more work at once than there are processors, whatever was set.
     """
-    if _count is not None:
-        return _count
-    variable = os.environ.get("NUMBA_NUM_THREADS", "")
-    if variable.isdigit() and int(variable) > 0:
-        return int(variable)
-    return processors()
+    return _wanted() or processors()
 
 
 def set_threads(n: int | None) -> None:
@@ -144,36 +148,46 @@ _load = _Load()
 
 
 def _shares() -> bool:
-    """Whether the caller's work is shared out: the main thread's, not inside `run_all` and not while the interpreter ends."""
-    main = threading.main_thread()
-    return not _inside and threading.current_thread() is main and main.is_alive()
+    """Whether the caller's work is shared out: the main thread's, but not inside `run_all`."""
+    return not _inside and threading.get_ident() == _main
 
 
-def _free(most: int) -> int:
-    """Threads, at most `most`, that find a processor at this moment, this one among them."""
-    most = min(most, processors())
-    return most if most < 2 else max(1, min(most, (os.cpu_count() or 1) + 1 - _load.running()))
+class _Places(NamedTuple):
+    """Where a call finds processors at this moment."""
+
+    n: int
+    """Processors that are free, the caller's among them."""
+    here: int
+    """The caller's; -1 where the system does not tell."""
+    usable: AbstractSet[int]
+    """All that it may use; none where the system does not tell."""
 
 
-def _processor() -> int:
-    """The processor that runs this thread; -1 where the system does not tell."""
-    return int(_getcpu()) if _getcpu is not None else -1
+def _look(most: int) -> _Places:
+    """Processors for up to `most` threads, the caller's among them; while the interpreter ends, that one alone."""
+    if not threading.main_thread().is_alive():
+        most = 1
+    if _getcpu is None:
+        n = min(most, processors())
+        return _Places(min(n, 1 + max(0, (os.cpu_count() or 1) - _load.running())), -1, frozenset())
+    usable = os.sched_getaffinity(0)
+    n = int(min(most, len(usable), _group()))
+    if n > 1:
+        n = min(n, 1 + max(0, (os.cpu_count() or 1) - _load.running()))
+    return _Places(n, int(_getcpu()), usable)
 
 
 # `PyDLL` keeps the interpreter's lock, as befits a call of some nanoseconds.
-_getcpu = getattr(ctypes.PyDLL(None), "sched_getcpu", None) if _PLACES else None
+_getcpu = getattr(ctypes.PyDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
 
 
-def _elsewhere() -> tuple[int, frozenset[int]]:
-    """The caller's processor, and the others that it may use: none where the system does not tell."""
-    here = _processor()
-    return here, frozenset(os.sched_getaffinity(0)) - {here} if here >= 0 else frozenset()
-
-
-def _bind(thread: int, places: frozenset[int]) -> None:
-    # The thread may have ended, the processors may have been taken away.
-    with contextlib.suppress(OSError):
-        os.sched_setaffinity(thread, places)
+def _keep_off(thread: int, places: _Places) -> None:
+    """Have a thread run on processors other than the caller's."""
+    others = places.usable - {places.here}
+    if others:
+        # The thread may have ended, the processors may have been taken away.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(thread, others)
 
 
 # Whether threads gain.
@@ -182,44 +196,58 @@ def _bind(thread: int, places: frozenset[int]) -> None:
 class _Gains:
     """Times of the last calls of a kind, alone and together, per unit of work; from them, whether the next is shared."""
 
-    __slots__ = ("alone", "calls", "good", "pause", "rest", "together")
+    __slots__ = ("alone", "calls", "good", "pause", "rest", "shared", "together", "usual")
 
     def __init__(self) -> None:
         self.alone: deque[float] = deque(maxlen=5)
         self.together: deque[float] = deque(maxlen=5)
-        self.calls = self.good = self.rest = 0
-        self.pause = 8
+        self.usual = 0.0
+        # The first calls are shared: of a long one there may be no other.
+        self.calls, self.good, self.rest, self.pause, self.shared = 3, 0, 0, 8, True
+
+    def rests(self) -> bool:
+        """Whether it is so long until the next trial that the call need not be timed."""
+        if self.rest <= 8:
+            return False
+        self.rest -= 1
+        return True
 
     def patience(self, work: int) -> int:
-        """Nanoseconds that a call of so much work may wait for others; 0: none are worth asking."""
-        if not self.alone:
-            return 50_000
-        expected = _median(self.alone) * work
-        return 0 if expected < WORTH else int(min(max(10_000, expected / 4), 100_000))
+        """Nanoseconds that a call of so much work may wait for others."""
+        return int(min(max(10_000, self.usual * work / 4), 100_000)) if self.usual else 50_000
 
-    def ask(self) -> bool:
+    def ask(self, work: int) -> bool:
         """Whether the next call is worth sharing. What gains is checked now and then, what does not is tried ever more rarely."""
         if self.rest > 0:
             self.rest -= 1
             return False
         self.calls += 1
-        return self.calls % (2 if len(self.alone) < 3 else 32) != 0
+        if 0 < self.usual * work < WORTH:
+            self.rest = MOST_PAUSE // 16
+            return False
+        return self.calls % (8 if len(self.alone) < 3 else 64) > 2
 
-    def note(self, time: float, asked: bool, joined: bool) -> None:
-        """Learn from a call that took `time` per unit of work."""
-        if not asked:
+    def note_alone(self, time: float) -> None:
+        """Learn from a call on one thread that took `time` per unit of work."""
+        # After a shared call a part of the memory is in other processors' caches: that is not what one thread takes.
+        if not self.shared:
             self.alone.append(time)
-            return
-        usual = _median(self.alone) if self.alone else time
+            self.usual = _median(self.alone)
+        self.shared = False
+
+    def note_shared(self, time: float, joined: bool) -> None:
+        """Learn from a call that others were asked to join, and did or did not."""
+        self.shared = True
+        usual = self.usual or time
         if joined:
             self.together.append(time)
-        if not joined or time > 1.4 * usual or (len(self.together) > 2 and _median(self.together) > 0.95 * usual):
-            self.rest, self.pause, self.good = self.pause, min(2 * self.pause, MOST_PAUSE), 0
-            self.together.clear()
-        else:
+        if joined and time < 1.4 * usual and (len(self.together) < 3 or _median(self.together) < 0.9 * usual or not self.usual):
             self.good += 1
             if self.good % 32 == 0:
                 self.pause = max(8, self.pause // 2)
+        else:
+            self.rest, self.pause, self.good = self.pause, min(2 * self.pause, MOST_PAUSE), 0
+            self.together.clear()
 
 
 def _median(times: deque[float]) -> float:
@@ -237,28 +265,25 @@ class _Crew:
         shift = -(words.ctypes.data // 8) % 8
         self.gate = words[shift : shift + _sync.GATE]
         self.workers: list[threading.Thread] = []
-        self.placed: tuple[int, frozenset[int]] | None = None
+        self.placed: tuple[int, AbstractSet[int]] | None = None
         self.gains: dict[tuple[Any, ...], _Gains] = {}
 
-    def gather(self, n: int) -> int:
-        """Have workers for calls on `n` threads, on processors other than the caller's; the number of threads there are."""
-        places = _elsewhere()
-        if len(self.workers) < n - 1 or not _sync.KEEP:
+    def gather(self, places: _Places) -> int:
+        """Have workers at `places` other than the caller's; the number of threads there are, this one among them."""
+        if len(self.workers) < places.n - 1 or not _sync.KEEP:
             self.workers = [worker for worker in self.workers if worker.is_alive()]
-        if len(self.workers) < n - 1:
             self.placed = None
             # At exit and at the limit of threads none can be started.
             with contextlib.suppress(RuntimeError):
-                while len(self.workers) < n - 1:
+                while len(self.workers) < places.n - 1:
                     worker = threading.Thread(target=_sync.serve, args=(self.gate,), name="opo_fast", daemon=True)
                     worker.start()
                     self.workers.append(worker)
-        if places != self.placed:
-            self.placed = places
-            if places[1]:
-                for worker in self.workers:
-                    _bind(worker.native_id or 0, places[1])
-        return min(n, len(self.workers) + 1)
+        if self.placed != places[1:]:
+            self.placed = places[1:]
+            for worker in self.workers:
+                _keep_off(worker.native_id or 0, places)
+        return min(places.n, len(self.workers) + 1)
 
     def dismiss(self) -> None:
         """Let the workers end before the code that they run is unloaded."""
@@ -298,26 +323,26 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     if not COMPILED:
         return bool(function(*before, 0, 1, _crew.gate, *after))
     call, crew = _entrance(function), _crew
-    if most < 2 or not _TOGETHER or not _shares():
+    if most < 2 or _count == 1 or not _TOGETHER or not _shares():
         return bool(call(0, 1, crew.gate, *before, *after))
-    work = max(1, work)
     key = function, work.bit_length()
     gains = crew.gains.get(key)
     if gains is None:
         gains = crew.gains[key] = _Gains()
+    if gains.rests():
+        return bool(call(0, 1, crew.gate, *before, *after))
     n, start = 1, time.perf_counter_ns()
-    patience = gains.patience(work)
-    if patience:
-        most = min(most, get_threads())
-        if most < 2:
-            return bool(call(0, 1, crew.gate, *before, *after))
-        if gains.ask():
-            n = _free(most)
-            if n > 1:
-                n = crew.gather(n)
-                crew.gate[_sync.PATIENCE] = patience
+    if gains.ask(work):
+        places = _look(min(most, _wanted() or most))
+        if places.n > 1:
+            n = crew.gather(places)
+            crew.gate[_sync.PATIENCE] = gains.patience(work)
     told = call(0, n, crew.gate, *before, *after)
-    gains.note((time.perf_counter_ns() - start) / work, n > 1, crew.gate[_sync.JOINED] > 1)
+    took = (time.perf_counter_ns() - start) / work
+    if n > 1:
+        gains.note_shared(took, crew.gate[_sync.JOINED] > 1)
+    else:
+        gains.note_alone(took)
     return bool(told)
 
 
@@ -328,13 +353,12 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
     """
     global _inside
     items = list(parts)
-    n = _free(min(get_threads(), len(items))) if len(items) > 1 and _shares() else 1
-    if n < 2:
+    most = min(get_threads(), len(items))
+    if most < 2 or not _shares() or (places := _look(most)).n < 2:
         return [function(*item) for item in items]
     results: dict[int, T] = {}
     errors: dict[int, Exception] = {}
     left = deque(range(len(items)))
-    places = _elsewhere()[1]
 
     def work() -> None:
         while True:
@@ -348,8 +372,7 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
                 errors[i] = error
 
     def help_out() -> None:
-        if places:
-            _bind(0, places)
+        _keep_off(0, places)
         work()
 
     helpers: list[Future[None]] = []
@@ -357,8 +380,8 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
     try:
         # At exit none can be started: then this thread does all.
         with contextlib.suppress(RuntimeError):
-            for _ in range(n - 1):
-                helpers.append(_pool(n - 1).submit(help_out))
+            for _ in range(places.n - 1):
+                helpers.append(_pool(places.n - 1).submit(help_out))
         work()
     finally:
         _inside = False
@@ -384,8 +407,8 @@ def _pool(n: int) -> ThreadPoolExecutor:
 
 def _after_fork() -> None:
     """A child has this process's workers in its books, but none of their threads."""
-    global _crew, _executor, _inside
-    _crew, _executor, _inside = _Crew(), None, False
+    global _crew, _executor, _inside, _main
+    _crew, _executor, _inside, _main = _Crew(), None, False, threading.main_thread().ident
 
 
 if hasattr(os, "register_at_fork"):

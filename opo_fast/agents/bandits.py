@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_array, as_real, pair_of, real
+from .._support.fields import Fields
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..model.operations import Backend
 from ..oracles.finite_classes import FiniteDynamicsClass
-from .base import State, check_layout, hashable
+from .base import SOURCE, State, check_layout, checked_fit
 from .chain_agent import MEMORY
 from .opo import OPO
 from .oracle_agent import OracleAgent
@@ -302,7 +303,7 @@ class FALCON(_Bandit):
 
     def _restore(self, state: State) -> None:
         super()._restore(state)
-        self.epoch_fit = hashable(state["epoch fit"])
+        self.epoch_fit = checked_fit(self.loss_oracle, Fields(state, SOURCE).value("epoch fit"), "state['epoch fit']")
 
 
 class RegCB(_Bandit):

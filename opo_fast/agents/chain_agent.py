@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import items, whole
+from .._support.checks import instance, items, whole
+from .._support.fields import Fields
 from ..algorithm.engine import ChainEngine
 from ..algorithm.history import History
 from ..algorithm.rules import ChainRule, reference_chain
@@ -16,7 +18,7 @@ from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import Backend
-from .base import State, hashable
+from .base import SOURCE, State, checked_fit
 from .oracle_agent import OracleAgent
 
 __all__ = ["MEMORY", "ChainAgent"]
@@ -55,6 +57,7 @@ class ChainAgent(OracleAgent):
         memory: int = MEMORY,
     ) -> None:
         super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
+        instance(rule, "rule", ChainRule)
         self.rule = rule
         self.history = History()
         self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
@@ -154,17 +157,30 @@ class ChainAgent(OracleAgent):
         }
 
     def _restore(self, state: State) -> None:
-        history = History()
-        history.length = int(state["history.length"])
-        history.starts = [int(start) for start in state["history.starts"]]
-        runs = state["history.runs"]
-        history.runs = [(hashable(loss_fit), hashable(fit)) for loss_fit, fit in (runs.tolist() if isinstance(runs, np.ndarray) else runs)]
         super()._restore(state)
-        self.history = history
+        self.history = self._restored_history(Fields(state, SOURCE))
         # Chains are a cache: they are built again, to the same bits.
         planned = self.engine.planned
         self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
         self.engine.planned = planned
+
+    def _restored_history(self, fields: Fields) -> History:
+        """The history of a state whose oracles are restored already."""
+        history = History()
+        wanted = max(0, fields.whole("episode") - self.rule.forced + 1)
+        history.length = fields.exactly("history.length", wanted, "one step for each episode after the forced ones, and the first models")
+        runs = fields.listed("history.runs")
+        history.starts = fields.positions("history.starts", (len(runs),), most=max(0, wanted - 1)).tolist()
+        rising = all(a < b for a, b in pairwise(history.starts))
+        fields.check("history.starts", rising and history.starts[:1] == [0][:wanted], "does not rise from 0")
+        for run in runs:
+            fields.check("history.runs", isinstance(run, (list, tuple)) and len(run) == 2, f"holds {run!r}: pairs of fits are needed")
+            pair = zip((self.loss_oracle, self.dynamics_oracle), run, strict=True)
+            loss_fit, fit = (checked_fit(oracle, value, fields.place("history.runs")) for oracle, value in pair)
+            history.runs.append((loss_fit, fit))
+        last = history.runs[-1:] == [self.fits][:wanted]
+        fields.check("history.runs", last, lambda: f"ends with {history.runs[-1:]}: the oracles' fits on all data are {self.fits}")
+        return history
 
     def chains(self) -> dict[str, Any]:
         """The policy chains, for `restore_chains`: not needed to go on, but building them again takes as long as before."""
@@ -172,7 +188,7 @@ class ChainAgent(OracleAgent):
 
     def restore_chains(self, chains: dict[str, Any]) -> None:
         """Take over the `chains` of the agent whose state was restored; without them they are built again when asked for."""
-        self.engine.restore(chains)
+        self.engine.restore(chains, self.history, self.steps)
 
     def saturation(self, context: Any) -> float:
         """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""

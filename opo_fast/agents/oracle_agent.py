@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .._support.checks import frozen
 from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError, Place
 from ..model.contextual import Trajectory, context_key
 from ..model.layered import LayeredMDP
@@ -124,8 +125,7 @@ class OracleAgent(BaseAgent):
             squared = float(np.square(f - trajectory.losses).sum())
         if hasattr(self.dynamics_oracle, "error"):
             return squared, self.dynamics_oracle.error(fit, trajectory)
-        with np.errstate(divide="ignore"):
-            return squared, abs(float(np.log(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions)).sum()))
+        return squared, log_loss(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions))
 
     def model(self, fits: tuple[Hashable, Hashable], context: Any) -> LayeredMDP:
         """The model that a pair of fits gives at a context."""
@@ -162,7 +162,12 @@ class OracleAgent(BaseAgent):
     def _restore(self, state: State) -> None:
         restore_oracle(self.loss_oracle, "loss oracle", state)
         restore_oracle(self.dynamics_oracle, "dynamics oracle", state)
+        for prefix, oracle in (("loss oracle", self.loss_oracle), ("dynamics oracle", self.dynamics_oracle)):
+            if getattr(oracle, "episodes", state["episode"]) < state["episode"]:
+                raise OpoError(f"state['episode'] is {state['episode']}: the {prefix} has seen {oracle.episodes} episodes only")
         self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
+        # Plans are kept by the numbers of fits, which belong to other data now.
+        self._plans = LRU(PLANS)
 
 
 def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import real, truth, whole
+from .._support.fields import Fields
+from .._support.state import decode, encode
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
-from ..oracles.versions import from_json, to_json
-from .base import BaseAgent, State
+from .base import SOURCE, BaseAgent, State
 
 __all__ = ["TabularOPO"]
 
@@ -170,15 +171,43 @@ class TabularOPO(BaseAgent):
         tables = list(self.tables.values())
         stacks = {name: np.array([getattr(table, name) for table in tables]) for name in self._COLUMNS}
         values = np.array([(table.v, table.saturation) for table in tables])
-        return {"contexts": [to_json(context) for context in self.contexts], "values": values, **stacks}
+        return {"contexts": [encode(context) for context in self.contexts], "values": values, **stacks}
 
     def _restore(self, state: State) -> None:
-        contexts, tables = [from_json(context) for context in state["contexts"]], []
-        for i in range(len(contexts)):
+        fields = Fields(state, SOURCE)
+        contexts = [decode(context, fields.place("contexts")) for context in fields.listed("contexts")]
+        keys = [self._key(context) for context in contexts]
+        fields.check("contexts", len(set(keys)) == len(keys) and (self.per_context or set(contexts) <= {None}), "names a table twice")
+        k, n_rows = len(contexts), self.start.size
+        sizes = {name: self.size if name in ("seen", "frequencies") else n_rows for name in self._COLUMNS}
+        most = {"frequencies": 1.0, "policy": 1.0}
+        stacks = {name: fields.numbers(name, (k, size), least=0.0, most=most.get(name, np.inf)) for name, size in sizes.items()}
+        values = fields.numbers("values", (k, 2), least=0.0)
+        fields.check("values", bool((values[:, 1] <= 1).all()), "holds a share above 1")
+        self._check_tables(fields, stacks)
+        tables = []
+        for i in range(k):
             table = _Table(self)
-            for name in self._COLUMNS:
-                setattr(table, name, np.array(state[name][i], np.float64))
-            table.v, table.saturation = (float(x) for x in state["values"][i])
+            for name, stack in stacks.items():
+                setattr(table, name, stack[i].copy())
+            table.v, table.saturation = (float(x) for x in values[i])
             tables.append(table)
-        self.contexts = contexts
-        self.tables = {self._key(context): table for context, table in zip(contexts, tables, strict=True)}
+        self.contexts, self.tables = contexts, dict(zip(keys, tables, strict=True))
+
+    def _check_tables(self, fields: Fields, stacks: dict[str, Array]) -> None:
+        """Refuse tables that no sequence of episodes leads to."""
+        n, seen, frequencies, layout = stacks["n"], stacks["seen"], stacks["frequencies"], self.layout
+        fields.check("loss_sum", bool((stacks["loss_sum"] <= n).all()), "holds a sum of losses above the number of visits")
+        whole_counts = bool((n == np.floor(n)).all() and (seen == np.floor(seen)).all())
+        fields.check("n", whole_counts, "and seen hold numbers of visits that are not whole")
+        start_visits = int(n[:, : self.rows[1]].sum())
+        fields.check("n", start_visits == fields.whole("episode"), f"counts {start_visits} episodes: {fields.whole('episode')} are needed")
+        sums = np.add.reduceat(stacks["policy"], self.rows[:-1], axis=1)
+        fields.check("policy", bool((np.abs(sums - 1) <= 1e-9).all()), "holds probabilities that do not sum to 1")
+        for h in range(layout.horizon - 1):
+            rows = n[:, self.rows[layout.offsets[h]] : self.rows[layout.offsets[h + 1]], None]
+            part = slice(int(self.block[h]), int(self.block[h]) + rows.shape[1] * layout.layer_sizes[h + 1])
+            counts = seen[:, part].reshape(*rows.shape[:2], layout.layer_sizes[h + 1])
+            fields.check("seen", bool((counts.sum(axis=2) == rows[:, :, 0]).all()), "holds other numbers of visits than n")
+            same = frequencies[:, part].reshape(counts.shape) == counts / np.maximum(rows, 1)
+            fields.check("frequencies", bool(same.all()), "holds other shares than those of seen")

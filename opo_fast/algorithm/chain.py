@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OpoError
+from .._support.fields import Fields, as_fit
 from ..kernels._simd import LANES
 from ..kernels.weights import count_saturated
 from ..model.layout import aligned
@@ -216,32 +216,33 @@ class Chain:
             "v": self.v.copy(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over a `state` of a chain of the same engine and contexts."""
-        numbers = {name: np.array(state[name], np.float64) for name in ("store", "sum_q", "v")}
-        store, visits = numbers["store"], [np.array(counts, np.float64) for counts in state["visits"]]
-        last = None if state["last"] is None else np.array(state["last"], np.float64)
-        self.steps, first, self.planned = int(state["steps"]), int(state["first"]), int(state["planned"])
-        counted = [int(count) for count in state["counted"]]
-        lines = self.steps - first + (0 if self.engine.rule.greedy else 1)
-        vectors = [numbers["sum_q"], *visits, *([] if last is None else [last])]
-        fits = (
-            0 <= first <= self.steps
-            and store.shape == (lines, self.width)
-            and numbers["v"].shape == self.v.shape
-            and all(vector.shape == (self.width,) for vector in vectors)
-            and all(0 <= count <= self.steps for count in counted)
-            and len(counted) == len(visits) == len(state["fits"])
-        )
-        if not fits:
-            raise OpoError(
-                f"chains hold arrays of other sizes than this agent's ({self.width} numbers for each policy), or steps that do not fit them"
-            )
-        self.kept, self.surprised = set(state["kept"]), bool(state["surprised"])
-        self.sum_q, self.v = numbers["sum_q"], numbers["v"]
+    def restore(self, fields: Fields, history: History, n: int) -> None:
+        """Take over a `state` of a chain of the same engine, history and contexts, which has come to at most `n` steps."""
+        greedy, latest = self.engine.rule.greedy, self.engine.rule.visits == "latest"
+        steps = fields.whole("steps", most=n)
+        # A greedy chain has no policy of the coming step yet.
+        first = fields.whole("first", most=max(0, steps - 1) if greedy else steps)
+        store = fields.numbers("store", (steps - first + (0 if greedy else 1), self.width), least=0.0, most=1.0 + 1e-9)
+        fields.check("store", self._are_policies(store), "holds probabilities that do not sum to 1")
+        known = history.dynamics(0, n) if latest else {None}
+        fits, kept = ([as_fit(fit) for fit in fields.listed(name)] for name in ("fits", "kept"))
+        for name, named in (("fits", fits), ("kept", kept)):
+            fields.check(name, set(named) <= known and len(set(named)) == len(named), "names other dynamics than those of the history")
+        counted = fields.positions("counted", (len(fits),), most=steps)
+        visits = fields.numbers("visits", (len(fits), self.width), least=0.0)
+        within = bool((visits <= counted[:, None] * (1 + 1e-9)).all())
+        fields.check("visits", within, "holds more visits than policies were counted")
+        last = None if fields.value("last") is None else fields.numbers("last", (self.width,), least=0.0)
+        fields.check("last", (last is None) == (steps == 0), f"does not belong to a chain of {steps} steps")
+        sum_q, v = fields.numbers("sum_q", (self.width,)), fields.numbers("v", self.v.shape)
+        self.planned, self.surprised = fields.whole("planned"), fields.truth("surprised")
+        self.steps, self.kept, self.sum_q, self.v, self.last = steps, set(kept), sum_q, v, last
         self.policies.take_over(store, first)
-        self.visits = {fit: VisitSum(counts, count) for fit, counts, count in zip(state["fits"], visits, counted, strict=True)}
-        self.last = last
+        self.visits = {fit: VisitSum(own, int(count)) for fit, own, count in zip(fits, map(np.array, visits), counted, strict=True)}
+
+    def _are_policies(self, lines: Array) -> bool:
+        sums = np.add.reduceat(lines.reshape(len(lines), self.engine.n_rows, self.lanes), self.engine.rows[:-1], axis=1)
+        return bool((np.abs(sums - 1) <= 1e-9).all())
 
     # What the two forms do differently.
 

@@ -6,27 +6,25 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import shown, whole
+from .._support.fields import Fields
 from .._support.threads import get_threads, run_all
-from ..errors import OpoError
 from ..kernels._simd import LANES
 from ..model.contextual import context_key
-from ..model.layered import LayeredMDP
 from ..model.layout import Layout, as_mask
-from ..model.operations import Backend, check_backend
 from ..model.transitions import Transitions
-from . import algorithm1
 from .chain import Chain
 from .forms import PackedChain, SingleChain
 from .history import History
-from .rules import ChainRule, opo_rule
+from .rules import ChainRule
 
-__all__ = ["ChainEngine", "ModelSource", "policy_chain"]
+__all__ = ["ChainEngine", "ModelSource"]
 
 Array = npt.NDArray[Any]
 
@@ -158,25 +156,29 @@ class ChainEngine:
             "order": [(position[id(chain)], lane) for chain, lane in self._chains.values()],
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over the chains of another engine of the same rule, layout and history."""
-        form = PackedChain if self.packed else SingleChain
-        try:
-            chains = []
-            for one in state["chains"]:
-                chains.append(form(self, list(one["contexts"])))
-                chains[-1].restore(one)
-            order = [(int(i), int(lane)) for i, lane in state["order"]]
-            if any(not (0 <= i < len(chains) and 0 <= lane < len(chains[i].contexts)) for i, lane in order):
-                raise OpoError("chains: order names a chain that is not there")
-            self._chains = OrderedDict((context_key(chains[i].contexts[lane]), (chains[i], lane)) for i, lane in order)
-        except OpoError:
-            raise
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise OpoError(f"chains are not what an agent's chains() gave ({type(error).__name__}: {error})") from None
+    def restore(self, state: dict[str, Any], history: History, n: int) -> None:
+        """Take over the chains of another engine of the same rule, layout and history, which have come to at most `n` steps."""
+        fields = Fields(state, "what an agent's chains() gave", "chains")
+        lanes = LANES if self.packed else 1
+        chains = []
+        for i, one in enumerate(fields.listed("chains")):
+            inner = Fields(one, fields.source, f"chains['chains'][{i}]")
+            contexts = inner.listed("contexts")
+            inner.check("contexts", 1 <= len(contexts) <= lanes, f"holds {len(contexts)} contexts: 1 to {lanes} are needed")
+            chains.append((PackedChain if self.packed else SingleChain)(self, contexts))
+            chains[-1].restore(inner, history, n)
+        held: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
+        order = fields.listed("order")
+        for pair in order:
+            fields.check("order", isinstance(pair, (list, tuple)) and len(pair) == 2, f"holds {shown(pair)}: chain and lane are needed")
+            chain = chains[whole(pair[0], fields.place("order"), least=0, most=len(chains) - 1)]
+            lane = whole(pair[1], fields.place("order"), least=0, most=len(chain.contexts) - 1)
+            held[context_key(chain.contexts[lane])] = chain, lane
+        fields.check("order", len(held) == len(order), "names a context twice")
+        self._chains = held
         self._nbytes = 0
-        for i, chain in enumerate(chains):
-            chain.held = sum(position == i for position, _ in order)
+        for chain in chains:
+            chain.held = sum(kept is chain for kept, _ in held.values())
             chain.measured = chain.nbytes
             self._nbytes += chain.measured
 
@@ -231,76 +233,15 @@ class ChainEngine:
         if self._nbytes <= self.memory:
             return
         kept = {id(chain) for chain in keep}
-        for key, (chain, _) in list(self._chains.items()):
+        spared = []
+        while self._nbytes > self.memory and self._chains:
+            key, (chain, lane) = self._chains.popitem(last=False)
             if id(chain) in kept:
+                spared.append((key, (chain, lane)))
                 continue
-            del self._chains[key]
             chain.held -= 1
             if not chain.held:
                 self._nbytes -= chain.measured
-                if self._nbytes <= self.memory:
-                    return
-
-
-def policy_chain(
-    history: Sequence[LayeredMDP],
-    *,
-    eta: float,
-    beta_loss: float,
-    beta_dynamics: float,
-    backend: Backend = "numba",
-) -> Array:
-    """pi^{t+1} at one context from the models of steps k = 1..t (Algorithm 1, inner loop).
-
-    Parameters
-    ----------
-    history : sequence of LayeredMDP
-        The models f^k, P^k evaluated at the context, all of one layout and mask. Dynamics are the same where they are
-        the same transitions object (`LayeredMDP.with_losses`), losses where they are the same array object.
-    eta, beta_loss, beta_dynamics : float
-        Learning rate and exploration parameters, at least 0.
-
-    Returns
-    -------
-    ndarray, shape (n_states, A)
-        The uniform policy's successor after t steps; masked actions have probability exactly 0.
-    """
-    check_backend(backend)
-    if not isinstance(history, Iterable):
-        raise OpoError(f"history is a {type(history).__name__}: a sequence of opo_fast.LayeredMDP is needed")
-    models = list(history)
-    if not models:
-        raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")
-    for k, model in enumerate(models):
-        if not isinstance(model, LayeredMDP):
-            raise OpoError(f"history[{k}] is a {type(model).__name__}: an opo_fast.LayeredMDP is needed")
-        same_mask = model.action_mask is models[0].action_mask or np.array_equal(_mask_of(model), _mask_of(models[0]))
-        if model.layout != models[0].layout or not same_mask:
-            raise OpoError(f"history[{k}] has another layout or action mask than history[0]: {model!r}, {models[0]!r}")
-    rule = opo_rule(models[0].layout, eta, beta_loss, beta_dynamics)
-    if backend == "numpy":
-        return algorithm1.policy_chain(models, eta=rule.eta, beta_loss=rule.beta_loss, beta_dynamics=float(rule.beta_dynamics[0]))
-    fits = History()
-    for model in models:
-        fits.append(id(model.losses), id(model.transitions))
-    engine = ChainEngine(models[0].layout, models[0].action_mask, rule, _Given(models), memory=1 << 31)
-    chain, lane = engine.chain(None, fits, len(models))
-    return models[0].transitions.scatter(chain.policy(lane).copy())
-
-
-def _mask_of(model: LayeredMDP) -> Array:
-    return np.ones(model.layout.shape, bool) if model.action_mask is None else model.action_mask
-
-
-class _Given:
-    """The models of `policy_chain`, found by identity."""
-
-    def __init__(self, models: Sequence[LayeredMDP]) -> None:
-        self._losses = {id(model.losses): model for model in models}
-        self._transitions = {id(model.transitions): model.transitions for model in models}
-
-    def losses(self, fit: Hashable, context: Any) -> Array:
-        return self._losses[fit].row_losses  # type: ignore[index]
-
-    def transitions(self, fit: Hashable, context: Any) -> Transitions:
-        return self._transitions[fit]  # type: ignore[index]
+        for key, found in reversed(spared):
+            self._chains[key] = found
+            self._chains.move_to_end(key, last=False)

@@ -75,6 +75,7 @@ class PolicyStore:
     def take_over(self, lines: Array, first: int) -> None:
         """Hold `lines`, the policies from step `first` on."""
         self.lines = _lines(max(FIRST_LINES, len(lines) + 1), self.width)
+        self.lines[0] = self.start
         self.lines[: len(lines)] = lines
         self.first = first
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_real, frozen, instance, real
+from .._support.checks import FLOAT64, as_real, frozen, real, whole
+from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
 from ..model.contextual import Trajectory, check_trajectory, context_key
@@ -125,15 +126,22 @@ class _FiniteOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the scores, and the plausible set, of another oracle of the same class."""
-        instance(state, "state", Mapping, needed="what an oracle's state() gave")
-        if "scores" not in state:
-            raise OpoError("state has no 'scores': what an oracle's state() gave is needed")
-        scores = as_real(state["scores"], "state['scores']").astype(np.float64)
+        fields = Fields(state, "what an oracle's state() gave")
+        scores = fields.numbers("scores", (None,), finite=False)
         if scores.shape != self.scores.shape:
             raise OpoError(f"state holds {scores.size} scores: one for each of the {self.scores.size} candidates is needed")
-        kept = kept_delta(state, self.delta)
-        self._set = None if kept is None else NestedSet.restored(scores.size, state)
-        self.scores, self.delta, self._checked = scores.copy(), kept, None
+        least, most = self._score_range
+        fields.check("scores", bool(((scores >= least) & (scores <= most)).all()), f"holds a score outside {least:g} to {most:g}")
+        fields.check("scores", bool(np.isfinite(scores).any()), "excludes every candidate")
+        kept = kept_delta(fields, self.delta)
+        self._set = None if kept is None else NestedSet.restored(scores.size, fields)
+        self.scores, self.delta, self._checked = scores, kept, None
+
+    _score_range = 0.0, float(np.finfo(np.float64).max)
+
+    def check_fit(self, fit: Hashable) -> None:
+        """Raise unless `fit` is the index of a candidate."""
+        whole(fit, "fit", least=0, most=self.scores.size - 1)
 
     def _answer(self, context: Any) -> Any:
         """What the candidates say at a context, asked once while it stays in the cache."""
@@ -183,6 +191,7 @@ class FiniteLossOracle(_FiniteOracle):
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of candidate `fit`, shape (n_states, A)."""
+        self.check_fit(fit)
         return self._answer(context)[fit]  # type: ignore[no-any-return]
 
     def lower_bound(self, context: Any, radius: float) -> Array:
@@ -234,6 +243,9 @@ class FiniteDynamicsOracle(_FiniteOracle):
     1 - delta.
     """
 
+    # A probability may exceed 1 within the tolerance of its row.
+    _score_range = -np.inf, float(np.finfo(np.float64).max)
+
     def _costs(self) -> Array:
         return -self.scores
 
@@ -247,6 +259,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def transitions(self, fit: Hashable, context: Any) -> Any:
         """Transitions of candidate `fit`."""
+        self.check_fit(fit)
         return self._answer(context).models[fit]
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:

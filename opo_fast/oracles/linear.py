@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy
 
 from .._support.checks import MANY, real, whole
-from ..errors import OpoError
+from .._support.fields import Fields
 from ..kernels.scores import add_rows
 from ..model.contextual import Trajectory
 from ..model.layout import Layout
@@ -127,13 +127,13 @@ class LinearLossOracle(PlausibleOracle):
             "plausible.log_det": self._log_det,
         }  # fmt: skip
 
-    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
-        factor, balls, inverses = (np.array(state[f"plausible.{name}"], np.float64) for name in ("factor", "balls", "inverses"))
-        which, d = np.array(state["plausible.which"], np.int64), self.dimension
-        if factor.shape != self._factor.shape or balls.shape != (versions, d + 1) or inverses.shape[1:] != (d, d):
-            raise OpoError(f"state holds plausible sets of shape {balls.shape}: {(versions, d + 1)} is needed")
-        kept = {"_balls": list(balls), "_inverses": list(inverses), "_which": which.tolist()}
-        return {"_regular": factor, "_log_det": float(state["plausible.log_det"]), **kept}
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
+        d = self.dimension
+        inverses = fields.numbers("plausible.inverses", (None, d, d))
+        which = fields.positions("plausible.which", (versions,), most=len(inverses) - 1)
+        kept = {"_balls": list(fields.numbers("plausible.balls", (versions, d + 1))), "_inverses": list(inverses), "_which": which.tolist()}
+        log_det = fields.number("plausible.log_det", least=-np.inf)
+        return {"_regular": fields.numbers("plausible.factor", self._factor.shape), "_log_det": log_det, **kept}
 
     def lower_bound(self, context: Any, radius: float) -> Array:
         """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
@@ -186,11 +186,11 @@ class LinearLossOracle(PlausibleOracle):
     def _state(self) -> dict[str, Any]:
         return {"factor": self._factor.copy(), "fits": np.array(self._fits)}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        factor, fits = np.array(state["factor"], np.float64), np.array(state["fits"], np.float64)
-        if factor.shape != self._factor.shape or fits.ndim != 2 or fits.shape[1] != self.dimension or len(fits) != state["number"] + 1:
-            raise OpoError(f"state holds fits of shape {fits.shape}: an oracle of dimension {self.dimension} is needed")
-        return {"_factor": factor, "_fits": list(fits)}
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        return {
+            "_factor": fields.numbers("factor", self._factor.shape),
+            "_fits": list(fields.numbers("fits", (number + 1, self.dimension))),
+        }
 
 
 class DisjointLinearLossClass:
@@ -288,14 +288,15 @@ class DisjointLinearLossOracle(PlausibleOracle):
         kept |= {**self._balls.state("balls."), **self._inverses.state("inverses.")}
         return {f"plausible.{name}": value for name, value in kept.items()}
 
-    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
-        factors, log_dets = (np.array(state[f"plausible.{name}"], np.float64) for name in ("factors", "log_dets"))
-        if factors.shape != self._factors.shape or log_dets.shape != (self._n_pairs,):
-            raise OpoError(f"state holds plausible sets of {log_dets.size} pairs: {self._n_pairs} are needed")
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
         _, balls, inverses = self._no_data(delta)
-        kept = {"_balls": Versions.restored(balls, state, "plausible.balls."), "_moved": [np.array(state["plausible.moved"], np.int64)]}
-        kept["_inverses"] = Versions.restored(inverses, state, "plausible.inverses.")
-        return {"_regular": factors, "_log_dets": log_dets, **kept}
+        return {
+            "_regular": fields.numbers("plausible.factors", self._factors.shape),
+            "_log_dets": fields.numbers("plausible.log_dets", (self._n_pairs,)),
+            "_moved": [fields.positions("plausible.moved", (None,), most=self._n_pairs - 1)],
+            "_balls": Versions.restored(balls, fields, "plausible.balls.", versions - 1),
+            "_inverses": Versions.restored(inverses, fields, "plausible.inverses.", versions - 1),
+        }
 
     def lower_bound(self, context: Any, radius: float) -> Array:
         """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
@@ -360,12 +361,12 @@ class DisjointLinearLossOracle(PlausibleOracle):
     def _state(self) -> dict[str, Any]:
         return {"factors": self._factors.copy(), "touched": self._unsolved(), **self._fits.state("fits.")}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        factors, touched = np.array(state["factors"], np.float64), np.array(state["touched"], np.int64)
-        if factors.shape != self._factors.shape:
-            raise OpoError(f"state holds {factors.size} entries of factors: {self._factors.size} are needed for this layout and dimension")
-        fits = Versions.restored(np.zeros((self._n_pairs, self.dimension)), state, "fits.")
-        return {"_factors": factors, "_touched": [touched], "_fits": fits}
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        return {
+            "_factors": fields.numbers("factors", self._factors.shape),
+            "_touched": [fields.positions("touched", (None,), most=self._n_pairs - 1)],
+            "_fits": Versions.restored(np.zeros((self._n_pairs, self.dimension)), fields, "fits.", number),
+        }
 
 
 def empty_factor(dimension: int, ridge: float) -> Array:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_path
-from .._support.files import reading, write_state, writing
+from .._support.files import reading, writing
+from .._support.state import read_state, write_state
 from ..errors import OpoError, install
 from ..model.layout import Layout
 from .log_rows import rows_to_log
@@ -45,8 +46,9 @@ def save_log(log: Any, path: Any) -> None:
 
 def load_log(path: Any, layout: Layout | None) -> dict[str, Any]:
     """The arguments of the `TrajectoryLog` that a file holds."""
+    read_file = _read_npz if _kind(path) == "npz" else _read_parquet
     with reading(path, "a log"):
-        meta, read = _read_npz(path) if _kind(path) == "npz" else _read_parquet(path)
+        meta, read = read_file(path)
         found = None if meta is None else Layout(meta["layer_sizes"], meta["n_actions"])
     if layout is None and found is None:
         raise OpoError(f"layout is missing: {os.fspath(path)!r} does not say what its layers are")
@@ -111,14 +113,14 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _read_npz(path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    with np.load(path, allow_pickle=False) as file:
-        meta = json.loads(str(file["meta"]))["log"]
-        if (meta["format"], meta["version"]) != (_FORMAT, 1):
-            raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
-        found: dict[str, Any] = {name: file[f"array.{name}"] for name in ("contexts", "states", "actions", "losses")}
-        found.update({name: file[f"array.{name}"] for name in _OPTIONAL if f"array.{name}" in file.files})
+    state = read_state(path, "a log")
+    meta = state["log"]
+    if (meta["format"], meta["version"]) != (_FORMAT, 1):
+        raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
+    found: dict[str, Any] = {name: state[name] for name in ("contexts", "states", "actions", "losses")}
+    found.update({name: state[name] for name in _OPTIONAL if name in state})
     if "episodes" in found:
-        found["episodes"] = found["episodes"].tolist()
+        found["episodes"] = np.asarray(found["episodes"]).tolist()
     return meta, {**found, "state_labels": meta.get("state_labels"), "action_labels": meta.get("action_labels")}
 
 

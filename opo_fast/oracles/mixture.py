@@ -11,7 +11,9 @@ import scipy.sparse as sp
 from scipy.linalg import helmert
 
 from .._support.checks import MANY, as_distribution, as_real, frozen, items, real, whole
+from .._support.fields import Fields
 from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
 from ..model.layered import LayeredMDP
@@ -185,8 +187,7 @@ class MixtureDynamicsOracle(QuadraticSets):
             return 0.0
         weights = np.einsum("i,ij->j", self._membership(trajectory.context), self.parameters(fit))
         p = np.where(cells >= 0, np.einsum("mj,j->m", self._probabilities(trajectory.context)[cells], weights), 0.0)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best weights lower the negative log-likelihood of all data."""
@@ -248,18 +249,23 @@ class MixtureDynamicsOracle(QuadraticSets):
         best = {} if self._best is None else {"best": self._best[0], "best_gap": self._best[1]}
         return {"z": self._z[:n].copy(), "counts": self._counts[:n].copy(), "fits": np.array(self._fits), "gaps": list(self._gaps), **best}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        z, counts, fits = (np.array(state[name], np.float64) for name in ("z", "counts", "fits"))
-        if fits.shape[1:] != self.shape or z.shape != (counts.size, self._z.shape[1]) or len(fits) != len(state["gaps"]):
-            raise OpoError(f"state holds weights of shape {fits.shape[1:]}: {self.shape} is needed")
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        counts = fields.numbers("counts", (None,), least=1.0)
         n, size = counts.size, max(64, counts.size)
+        z = fields.numbers("z", (n, self._z.shape[1]), least=0.0)
+        fields.check("z", bool((z > 0).any(axis=1).all()), "holds a transition that no base explains")
+        fits = fields.numbers("fits", (number + 1, *self.shape), least=0.0, most=1.0 + 1e-9)
+        fields.check("fits", bool((np.abs(fits.sum(axis=2) - 1) <= 1e-9).all()), "holds weights that do not sum to 1")
+        gaps = fields.numbers("gaps", (number + 1,), least=0.0)
+        best = None
+        if "best" in fields.state:
+            best = fields.numbers("best", self.shape, least=0.0, most=1.0 + 1e-9), fields.number("best_gap")
+            fields.check("best", bool((np.abs(best[0].sum(axis=1) - 1) <= 1e-9).all()), "holds weights that do not sum to 1")
         full_z, full_counts = np.empty((size, z.shape[1])), np.zeros(size)
         full_z[:n], full_counts[:n] = z, counts
-        best = (np.array(state["best"], np.float64), float(state["best_gap"])) if "best" in state else None
-        return {
-            "_z": full_z, "_counts": full_counts, "_fits": list(fits), "_gaps": [float(gap) for gap in state["gaps"]], "_best": best,
-            "_rows": {row.tobytes(): i for i, row in enumerate(z)},
-        }  # fmt: skip
+        rows = {row.tobytes(): i for i, row in enumerate(z)}
+        fields.check("z", len(rows) == n, "holds a row twice")
+        return {"_z": full_z, "_counts": full_counts, "_fits": list(fits), "_gaps": gaps.tolist(), "_best": best, "_rows": rows}
 
 
 def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e-13) -> tuple[Array, float]:

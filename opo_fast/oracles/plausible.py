@@ -8,13 +8,14 @@ critique de la notion de collectif, 1939), and several such events cost the sum 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real, shown
+from .._support.checks import real, shown, whole
+from .._support.fields import Fields, agrees
 from ..errors import OpoError
 from .parametric import ParametricOracle
 
@@ -79,16 +80,15 @@ class NestedSet:
         return {"plausible.last": self._last.copy(), "plausible.version": self.version}
 
     @classmethod
-    def restored(cls, size: int, state: dict[str, Any]) -> NestedSet:
+    def restored(cls, size: int, fields: Fields) -> NestedSet:
         """Undo `state`."""
-        try:
-            last, version = np.array(state["plausible.last"], np.int64), int(state["plausible.version"])
-        except KeyError as error:
-            raise OpoError(f"state has no {error}: what an oracle's state() gave is needed") from None
+        last = fields.positions("plausible.last", (None,), most=size)
         if last.shape != (size,):
             raise OpoError(f"state holds a plausible set of {last.size} candidates: {size} are needed")
         result = cls(size)
         result._last, result._newest = last, int(last[last < size].max(initial=-1)) + 1
+        fields.check("plausible.last", bool((last == size).any()), "excludes every candidate")
+        version = whole(fields.value("plausible.version"), fields.place("plausible.version"), least=-size, most=result._newest)
         result.members = result.at(version)
         result.version = version
         return result
@@ -99,13 +99,13 @@ def missing_delta() -> OpoError:
     return OpoError("this oracle keeps no plausible set: keep_plausible(delta), before any data, is needed")
 
 
-def kept_delta(state: Mapping[str, Any], delta: float | None) -> float | None:
+def kept_delta(fields: Fields, delta: float | None) -> float | None:
     """The failure probability in an oracle's state, for an oracle that keeps a set at `delta`, or none yet."""
-    stored = state.get("plausible.delta")
-    if delta is not None and stored != delta:
-        kept = "no plausible set" if stored is None else f"a plausible set at failure probability {stored}"
+    stored = fields.state.get("plausible.delta")
+    if delta is not None and not agrees(stored, delta):
+        kept = "no plausible set" if stored is None else f"a plausible set at failure probability {shown(stored)}"
         raise OpoError(f"state holds {kept}: {delta} is needed")
-    return None if stored is None else float(stored)
+    return None if stored is None else real(stored, fields.place("plausible.delta"), most=1.0, strict=True)
 
 
 class PlausibleOracle(ParametricOracle):
@@ -169,13 +169,14 @@ class PlausibleOracle(ParametricOracle):
         centres = np.array(self._centres, np.int64)
         return {"plausible.delta": self.delta, "plausible.noted": self._noted, "plausible.centres": centres, **self._sets()}
 
-    def _kept_restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        delta = kept_delta(state, self.delta)
+    def _kept_restored(self, fields: Fields) -> dict[str, Any]:
+        delta = kept_delta(fields, self.delta)
         if delta is None:
             return {"delta": None}
-        centres = np.array(state["plausible.centres"], np.int64).tolist()
-        sets = self._sets_restored(state, delta, len(centres))
-        return {"delta": delta, "_noted": int(state["plausible.noted"]), "_centres": centres, **sets}
+        centres = fields.positions("plausible.centres", (None,), most=fields.whole("number")).tolist()
+        fields.check("plausible.centres", bool(centres) and centres[0] == 0, "does not begin with the fit on no data")
+        sets = self._sets_restored(fields, delta, len(centres))
+        return {"delta": delta, "_noted": fields.whole("plausible.noted", most=fields.whole("episodes")), "_centres": centres, **sets}
 
     def _begin(self) -> None:
         raise NotImplementedError
@@ -186,7 +187,7 @@ class PlausibleOracle(ParametricOracle):
     def _sets(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
         """Attributes of the sets of so many versions at failure probability `delta`."""
         raise NotImplementedError
 
@@ -227,8 +228,6 @@ class QuadraticSets(PlausibleOracle):
     def _sets(self) -> dict[str, Any]:
         return {"plausible.roots": np.array(self._roots)}
 
-    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
-        roots = np.array(state["plausible.roots"], np.float64)
-        if len(roots) != versions or roots.ndim != 3:
-            raise OpoError(f"state holds plausible sets of shape {roots.shape}: {versions} matrices are needed")
-        return {"_roots": list(roots)}
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
+        dimension = self._roots[0].shape[0] if self.delta is not None else None
+        return {"_roots": list(fields.numbers("plausible.roots", (versions, dimension, dimension)))}

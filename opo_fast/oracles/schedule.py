@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from .._support.checks import having, instance, real, shown, whole
+from .._support.checks import having, real, shown, whole
+from .._support.fields import Fields, agrees, as_fit
 from ..errors import OpoError
 from ..model.contextual import Trajectory
 from ..model.layout import Layout
@@ -141,12 +142,29 @@ class ScheduledOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle with the same schedule."""
-        instance(state, "state", Mapping, needed="what an oracle's state() gave")
-        if "refit" not in state or state["refit"][0] != str(self.refit):
-            found = state["refit"][0] if "refit" in state else "every"
-            raise OpoError(f"state belongs to an oracle that refits {found}: {self.refit} is needed")
+        fields = Fields(state, "what an oracle's state() gave")
+        stored = fields.listed("refit") if "refit" in state else ["every"]
+        if not stored or not agrees(stored[0], str(self.refit)):
+            raise OpoError(f"state belongs to an oracle that refits {stored[0] if stored else None}: {self.refit} is needed")
+        fields.check("refit", len(stored) in (4, 5), f"has {len(stored)} entries: 4 or 5 are needed")
+        episodes = whole(stored[1], "state['refit'][1]", least=0)
+        fitted = whole(stored[2], "state['refit'][2]", least=0, most=episodes)
+        fit, *kept = map(as_fit, stored[3:])
+        fields.check("refit", all(isinstance(pair, tuple) and len(pair) == 2 for pair in kept), "holds no pair of fit and version")
+        before = self.oracle.state()
         self.oracle.restore({key: value for key, value in state.items() if key != "refit"})
-        _, self.episodes, self.fitted, self._fit, *kept = map(_hashable, state["refit"])
+        try:
+            if getattr(self.oracle, "episodes", episodes) != episodes:
+                raise OpoError(f"state['refit'][1] is {episodes}: {self.oracle.episodes} episodes are needed, as the oracle has")
+            if hasattr(self.oracle, "check_fit"):
+                self.oracle.check_fit(fit)
+                if kept:
+                    self.oracle.check_fit(kept[0][0])
+                    self.oracle.plausible_count(kept[0][1])
+        except OpoError:
+            self.oracle.restore(before)
+            raise
+        self.episodes, self.fitted, self._fit = episodes, fitted, fit
         self._plausible = kept[0] if kept else None
 
 
@@ -182,11 +200,6 @@ def scheduled(source: Any, refit: Any) -> Any:
     return (
         _ScheduledClass(source, schedule) if hasattr(source, "oracle") and not hasattr(source, "fit") else ScheduledOracle(source, schedule)
     )
-
-
-def _hashable(value: Any) -> Any:
-    """A fit or a version as it was before JSON made its tuples lists."""
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def add_all(oracle: Any, trajectories: Sequence[Trajectory]) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, as_real, real, whole
+from .._support.checks import MANY, as_real, real, shown, whole
+from .._support.fields import Fields
+from .._support.state import decode, encode
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
 from .parametric import Batch, FeatureMap, cover_size
 from .plausible import QuadraticSets
 from .support import Support
-from .versions import from_json, to_json
 
 __all__ = ["SoftmaxDynamicsClass", "SoftmaxDynamicsOracle"]
 
@@ -292,30 +293,41 @@ class SoftmaxDynamicsOracle(QuadraticSets):
             "rows": np.array([(contexts[key], row) for key, row in keys], np.int64).reshape(-1, 2),
         }
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        fits, psi, counts = (np.array(state[name], np.float64) for name in ("fits", "psi", "counts"))
-        begins, rows = np.array(state["begins"], np.int64), np.array(state["rows"], np.int64)
-        if fits.ndim != 2 or fits.shape[1] != self.dimension or psi.shape != (counts.size, self.dimension) or len(rows) != begins.size:
-            raise OpoError(
-                f"state holds fits of shape {fits.shape} and features {psi.shape}: an oracle of dimension {self.dimension} is needed"
-            )
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        fits = fields.numbers("fits", (number + 1, self.dimension))
+        counts = fields.numbers("counts", (None,), least=0.0)
         problem = _Problem(self.dimension)
-        problem.psi, problem.counts, problem.begins, problem.used = psi, counts, begins.tolist(), counts.size
-        keys = [_key_from_json(key) for key in state["contexts"]]
+        problem.psi, problem.counts, problem.used = fields.numbers("psi", (counts.size, self.dimension)), counts, counts.size
+        keys = [_key_from_json(key, fields.place("contexts")) for key in fields.listed("contexts")]
+        rows = fields.positions("rows", (None, 2), most=max(len(keys), self.support.n_rows) - 1)
+        in_range = (rows[:, 0] < len(keys)) & (rows[:, 1] < self.support.n_rows)
+        fields.check("rows", bool(in_range.all()), f"names a context or row beyond the {len(keys)} and {self.support.n_rows} there are")
+        lengths = self.support.counts[rows[:, 1]]
+        begins = fields.positions("begins", (len(rows),), most=counts.size)
+        starts = np.cumsum(lengths) - lengths
+        fits_rows = np.array_equal(begins, starts) and int(lengths.sum()) == counts.size and bool((lengths > 0).all())
+        fields.check("begins", fits_rows, "and counts do not hold one entry for each allowed next state of rows")
+        visited = bool((np.add.reduceat(counts, begins) > 0).all()) if counts.size else True
+        fields.check("counts", visited, "holds a row without visits")
+        problem.begins = begins.tolist()
         known = {(keys[c], row): begin for (c, row), begin in zip(rows.tolist(), problem.begins, strict=True)}
-        best = np.array(state["best"], np.float64)
-        return {"_fits": list(fits), "_problem": problem, "_known_rows": known, "_best": best if best.size else None}
+        fields.check("rows", len(known) == len(rows), "names a row twice")
+        best = fields.numbers("best", (self.dimension,)) if np.size(fields.value("best")) else None
+        return {"_fits": list(fits), "_problem": problem, "_known_rows": known, "_best": best}
 
 
 def _key_to_json(key: Any) -> Any:
     """A context's key; that of an array holds bytes."""
     if isinstance(key, tuple) and len(key) == 3 and isinstance(key[2], bytes):
         return {"key": [list(key[0]), key[1], key[2].hex()]}
-    return to_json(key)
+    return encode(key)
 
 
-def _key_from_json(value: Any) -> Hashable:
+def _key_from_json(value: Any, place: str) -> Hashable:
     if isinstance(value, dict) and "key" in value:
-        shape, dtype, text = value["key"]
-        return tuple(shape), dtype, bytes.fromhex(text)
-    return from_json(value)  # type: ignore[no-any-return]
+        try:
+            shape, dtype, text = value["key"]
+            return tuple(whole(n, place, least=0) for n in shape), str(dtype), bytes.fromhex(text)
+        except (TypeError, ValueError):
+            raise OpoError(f"{place} holds {shown(value)}, which is no context that was saved") from None
+    return decode(value, place)  # type: ignore[no-any-return]

@@ -10,14 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import real, truth
-from ..errors import OpoError
+from .._support.fields import Fields
+from .._support.numbers import log_loss
+from .._support.state import decode, encode
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
 from .confidence import mean_lower, row_radius
 from .parametric import Batch, cover_size, grouped
 from .plausible import PlausibleOracle
 from .support import Support
-from .versions import Versions, distinct, from_json, to_json
+from .versions import Versions, distinct
 
 __all__ = ["TabularDynamicsClass", "TabularDynamicsOracle", "TabularLossClass", "TabularLossOracle"]
 
@@ -181,11 +183,19 @@ class _TabularOracle(PlausibleOracle):
             state |= {f"plausible.{i}.moved": distinct(table.moved), **table.bounds.state(f"plausible.{i}.")}
         return state
 
-    def _sets_restored(self, state: dict[str, Any], delta: float, versions: int) -> dict[str, Any]:
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
         return {}  # With their tables.
 
+    def _visited(self, table: _Table) -> Array:
+        """Which rows have data."""
+        raise NotImplementedError
+
+    def _valid(self, table: _Table) -> bool:
+        """Whether all fits of a table, whose values are in [0, 1], are such as this oracle gives."""
+        return True
+
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"contexts": [to_json(table.context) for table in self._tables.values()]}
+        state: dict[str, Any] = {"contexts": [encode(table.context) for table in self._tables.values()]}
         for i, table in enumerate(self._tables.values()):
             state |= {f"{i}.counts": table.counts.copy(), f"{i}.sums": table.sums.copy(), **table.fits.state(f"{i}.")}
             touched = table.take_touched()
@@ -193,23 +203,26 @@ class _TabularOracle(PlausibleOracle):
             state[f"{i}.touched"] = touched
         return state
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
         tables, fresh, moved = {}, {}, {}
-        for i, stored in enumerate(state["contexts"]):
-            table = self._empty(from_json(stored))
-            counts, sums = np.array(state[f"{i}.counts"], np.float64), np.array(state[f"{i}.sums"], np.float64)
-            if counts.shape != table.counts.shape or sums.shape != table.sums.shape:
-                raise OpoError(f"state holds tables of {counts.size} entries: {self._n_sums} are needed for this layout")
-            table.counts, table.sums = counts, sums
-            table.fits = Versions.restored(self._initial, state, f"{i}.")
-            touched = np.array(state[f"{i}.touched"], np.int64)
+        for i, stored in enumerate(fields.listed("contexts")):
+            table = self._empty(decode(stored, fields.place("contexts")))
+            table.counts = fields.numbers(f"{i}.counts", (self._n_sums,), least=0.0)
+            table.sums = fields.numbers(f"{i}.sums", (self._n_sums,), least=0.0)
+            fields.check(f"{i}.sums", bool((table.sums <= table.counts).all()), "holds a sum of losses above the number of visits")
+            table.fits = Versions.restored(self._initial, fields, f"{i}.", number, least=0.0, most=1.0)
+            visited = self._visited(table)
+            touched = fields.positions(f"{i}.touched", (None,), most=visited.size - 1)
+            fields.check(f"{i}.touched", bool(visited[touched].all()), "names a pair without data")
+            fields.check(f"{i}.values", self._valid(table), "holds probabilities that do not sum to 1")
             key = self._key(table.context)
+            fields.check("contexts", key not in tables, "names a table twice")
             tables[key] = table
             if touched.size:
                 table.touched, fresh[key] = [touched], table
-            if "plausible.delta" in state:
-                table.bounds = Versions.restored(self._no_data, state, f"plausible.{i}.")
-                rows = np.array(state[f"plausible.{i}.moved"], np.int64)
+            if fields.state.get("plausible.delta") is not None:
+                table.bounds = Versions.restored(self._no_data, fields, f"plausible.{i}.", episodes, least=0.0, most=1.0)
+                rows = fields.positions(f"plausible.{i}.moved", (None,), most=len(self._no_data) - 1)
                 if rows.size:
                     table.moved, moved[key] = [rows], table
         return {"_tables": tables, "_fresh": fresh, "_moved": moved}
@@ -266,6 +279,9 @@ class TabularLossOracle(_TabularOracle):
             np.add.at(table.sums, pairs, prepared.losses[where].ravel())
             table.touched.append(pairs)
 
+    def _visited(self, table: _Table) -> Array:
+        return np.asarray(table.counts > 0)
+
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
         # A mean of numbers in [0, 1] may round to just above 1.
         return rows, np.minimum(table.sums[rows] / table.counts[rows], 1.0)
@@ -315,8 +331,7 @@ class TabularDynamicsOracle(_TabularOracle):
         """Sum of -log P along a trajectory; infinite where the fit excludes it."""
         cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
         p = np.where(cells >= 0, self._values(fit, trajectory.context)[cells], 0.0) if cells.size else np.ones(0)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best fit lowers the negative log-likelihood of all data (infinite where `fit` excludes some)."""
@@ -340,6 +355,18 @@ class TabularDynamicsOracle(_TabularOracle):
             table, mine = self._table(context), cells[where].ravel()
             np.add.at(table.counts, mine, 1.0)
             table.touched.append(self.support.row_of[mine])
+
+    def _visited(self, table: _Table) -> Array:
+        return self.support.row_sums(table.counts) > 0
+
+    def _valid(self, table: _Table) -> bool:
+        current = self._initial.copy()
+        for cells, values in table.fits.changes:
+            current[cells] = values
+            written, begins = self.support.cells_of(np.unique(self.support.row_of[cells]))
+            if cells.size and not (np.abs(np.add.reduceat(current[written], begins) - 1) <= 1e-8).all():
+                return False
+        return True
 
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
         cells, begins = self.support.cells_of(rows)

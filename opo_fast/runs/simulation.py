@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen, truth, whole
+from .._support.checks import as_real, frozen, truth, whole
+from .._support.fields import Fields, agrees
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
+from .._support.numbers import log_loss
+from .._support.progress import bar
+from .._support.text import figure
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
@@ -144,7 +145,7 @@ class Simulation:
     def _record_errors(self, t: int, mdp: LayeredMDP, trajectory: Trajectory) -> None:
         """Errors along a trajectory of the fits before it, and of the truth."""
         means, along = mdp.losses[trajectory.states[:-1], trajectory.actions], mdp.transitions.along(trajectory.states, trajectory.actions)
-        truth = float(np.square(means - trajectory.losses).sum()), abs(float(np.log(along).sum()))
+        truth = float(np.square(means - trajectory.losses).sum()), log_loss(along)
         for name, error in zip(ERRORS, (*self.agent.held_out, *truth), strict=True):
             self.columns[name][t] = error
 
@@ -191,20 +192,37 @@ class Simulation:
         OpoError
             The state is that of another run, or does not fit the agent.
         """
+        fields = Fields(state, "what a Simulation's state() gave")
         for name, mine in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
-            if state.get(name) != mine:
+            if not agrees(state.get(name), mine):
                 raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
-        episode = int(state["episode"])
-        self.agent.restore(state["agent"])
-        if "chains" in state:
-            self.agent.restore_chains(state["chains"])
+        episode, seconds = fields.whole("episode", most=self.episodes), fields.number("seconds")
+        columns = _checked_columns(fields.inner("columns"), episode)
+        if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
+            raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
+        theirs = fields.inner("agent")
+        if "episode" in theirs.state:
+            theirs.exactly("episode", episode, "as many as the run has played")
+        before = self.agent.state()
+        try:
+            self.agent.restore(theirs.state)
+            if "chains" in state and hasattr(self.agent, "restore_chains"):
+                self.agent.restore_chains(state["chains"])
+        except BaseException:
+            self.agent.restore(before)
+            raise
         for name, column in self.columns.items():
-            column[:episode] = state["columns"][name]
-        self.episode, self.seconds, self._ahead = episode, float(state["seconds"]), []
+            column[:episode] = columns[name]
+        self.episode, self.seconds, self._ahead = episode, seconds, []
         self._numbers, self.contexts, self.labels = {}, [], []
         _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in first:
             self._number(self.context(int(t)))
+
+    def regret_so_far(self) -> str:
+        """The cumulative regret, for a bar."""
+        done = slice(0, self.episode)
+        return f"regret {figure(float((self.columns['value'][done] - self.columns['optimal_value'][done]).sum()), '.1f')}"
 
     def result(self, *, interrupted: bool = False) -> SimulationResult:
         """What was recorded so far."""
@@ -222,6 +240,22 @@ class Simulation:
         result = SimulationResult(columns, list(self.contexts) if few else [], settings)
         result.log = None if self._recorder is None else self._recorder.log()
         return result
+
+
+def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
+    """The columns of a state, those of `episode` finished episodes."""
+    columns = {}
+    for name in COLUMNS:
+        if name in WHOLE:
+            columns[name] = fields.positions(name, (episode,), least=0 if name == "context_index" else -1)
+        else:
+            array = as_real(fields.value(name), fields.place(name))
+            fields.check(name, array.shape == (episode,), f"has shape {array.shape}: ({episode},) is needed")
+            columns[name] = array
+    _, first = np.unique(columns["context_index"], return_index=True)
+    numbered = np.array_equal(columns["context_index"][first], np.arange(first.size)) and bool((np.diff(first) > 0).all())
+    fields.check("context_index", numbered, "does not number contexts in order of first appearance")
+    return columns
 
 
 def simulate(
@@ -264,53 +298,15 @@ def simulate(
         The agent or the environment does not fit; an error of either names the episode.
     """
     run = Simulation(cmdp, agent, episodes, seed, backend=backend, log=log)
-    with _bar(run, progress) as shown, interrupts() as interrupted:
+    # Only the first episode takes long without a sign: kernels are compiled then.
+    with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:
             while run.episode < run.episodes and not interrupted():
                 run.step()
-                shown()
+                shown(run.episode, run.regret_so_far)
         except KeyboardInterrupt:
             return run.result(interrupted=True)
         except Exception as error:
             error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
             raise
     return run.result(interrupted=run.episode < run.episodes)
-
-
-@contextmanager
-def _bar(run: Simulation, progress: bool | None) -> Iterator[Callable[[], None]]:
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("regret {task.fields[regret]:.1f}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-    task = bar.add_task(f"{run.agent_name} (kernels are compiled on first use)", total=run.episodes, regret=0.0)
-    timer = threading.Timer(0.0 if progress else 2.0, bar.start)
-    timer.daemon = True
-    last = time.perf_counter()
-
-    def show() -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last > 0.1 or run.episode == run.episodes:
-            last = now
-            done = slice(0, run.episode)
-            regret = float((run.columns["value"][done] - run.columns["optimal_value"][done]).sum())
-            bar.update(task, description=run.agent_name, completed=run.episode, regret=regret)
-
-    timer.start()
-    try:
-        yield show
-    finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()

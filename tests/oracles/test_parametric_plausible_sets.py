@@ -7,7 +7,7 @@ import pytest
 from test_oracle_promises import CLASSES, CONTEXTS, LAYOUT, MASK, World
 
 import opo_fast as of
-from opo_fast._support.files import read_state, write_state
+from opo_fast._support.state import read_state, write_state
 from opo_fast.oracles import TrajectoryLog, scheduled
 
 PARAMETRIC = [name for name in CLASSES if "finite" not in name and hasattr(CLASSES[name]().oracle(LAYOUT, None), "keep_plausible")]
