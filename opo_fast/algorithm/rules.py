@@ -20,9 +20,10 @@ docstrings of the agents.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +33,28 @@ from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.reference import bonus, expected_next, occupancy
 
-__all__ = ["ChainRule", "euc3rl_rule", "opo_rule", "reference_chain", "rmucdd_rule", "softmax"]
+__all__ = ["Bonus", "ChainRule", "euc3rl_rule", "opo_rule", "reference_chain", "rmucdd_rule", "softmax"]
 
 Array = npt.NDArray[Any]
+
+
+class Bonus(NamedTuple):
+    """The parameters of the bonus from one step on.
+
+    Attributes
+    ----------
+    beta_loss : float
+    beta_dynamics : ndarray, shape (H,)
+    end : int
+        The first step that may have others.
+    needed : bool
+        False where the bonus is so large for certain that it makes no difference: then visits need not be computed.
+    """
+
+    beta_loss: float
+    beta_dynamics: Array
+    end: int = sys.maxsize
+    needed: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,12 @@ class ChainRule:
     eta: float = 0.0
     newest: bool = False
     forced: int = 0
+    hedged: ClassVar[bool] = False
+    """Whether the learning rate is AdaHedge's and plausible sets may stand beside the bonus (see `self_tuning`)."""
+
+    def bonus(self, step: int) -> Bonus:
+        """The bonus of a step, counted from 0."""
+        return Bonus(self.beta_loss, self.beta_dynamics)
 
 
 def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float) -> ChainRule:

@@ -172,13 +172,13 @@ def test_falcon_fits_at_the_ends_of_epochs():
 def test_regcb_plays_the_least_bound_of_what_the_data_leave():
     env, losses, tables = bandit(6)
     agent = RegCB(env.layout, losses, delta=0.1, bonus_scale=0.4)
-    assert agent.radius == pytest.approx(0.2 * math.log(6 / 0.1))
+    assert agent.allowed_excess == pytest.approx(0.2 * math.log(6 / 0.1))
     run = Simulation(env, agent, 80, 0)
     sizes = set()
     for t in range(80):
         context = run.context(t)
         scores = agent.loss_oracle.scores
-        left = [i for i in range(6) if scores[i] <= scores.min() + agent.radius]
+        left = [i for i in range(6) if scores[i] <= scores.min() + agent.allowed_excess]
         sizes.add(len(left))
         bounds = np.min([tables[i, context, 0] for i in left], axis=0)
         np.testing.assert_array_equal(agent.lower_bound(context), bounds)
