@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import reference
 from ._support.threads import get_threads, set_threads
 from .agents import OPO, ChainAgent
-from .algorithm.engine import policy_chain
+from .algorithm.policy_chain import PolicyChain, policy_chain
 from .envs.rewards import rewards_to_losses
 from .errors import OpoError
 from .model.contextual import ContextualMDP, FiniteContexts, Trajectory
@@ -36,6 +36,7 @@ __all__ = [
     "LayeredMDP",
     "Layout",
     "OpoError",
+    "PolicyChain",
     "Simulation",
     "SimulationResult",
     "Trajectory",

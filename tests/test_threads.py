@@ -15,6 +15,7 @@ from strategies import random_model
 import opo_fast as of
 from opo_fast._support import threads as threads_module
 from opo_fast._support.threads import run_all
+from opo_fast.kernels import _sync
 from opo_fast.model import transitions as transitions_module
 
 
@@ -23,8 +24,35 @@ def _back_to_default(set_threads):
     """Every test here may set the number of threads."""
 
 
+def share_always():
+    """Have each call shared by as many threads as were set, however busy the machine and whatever it gains."""
+    look = threads_module._look
+    threads_module._look = lambda most: look(1)._replace(n=most)
+    threads_module._Gains.rests = lambda gains: False
+    threads_module._Gains.ask = lambda gains, work: True
+    threads_module._Gains.patience = lambda gains, work: 10**11
+    transitions_module._WORTH_MEETING = {0: 1, 1: 1}
+
+
+@pytest.fixture
+def shared_always(monkeypatch):
+    """`share_always`, undone after the test."""
+    monkeypatch.setattr(threads_module, "_look", threads_module._look)
+    monkeypatch.setattr(threads_module._Gains, "rests", threads_module._Gains.rests)
+    monkeypatch.setattr(threads_module._Gains, "ask", threads_module._Gains.ask)
+    monkeypatch.setattr(threads_module._Gains, "patience", threads_module._Gains.patience)
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", transitions_module._WORTH_MEETING)
+    share_always()
+
+
+def joined():
+    """Threads that took part in the last call that asked for several."""
+    return int(threads_module._crew.gate[_sync.JOINED])
+
+
 def test_number_of_threads(monkeypatch):
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads_module, "_group", lambda: float("inf"))
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert of.get_threads() == usable
     monkeypatch.setenv("NUMBA_NUM_THREADS", "5")
@@ -39,7 +67,7 @@ def test_number_of_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_results_come_in_the_order_of_the_parts(threads):
+def test_results_come_in_the_order_of_the_parts(threads, shared_always):
     of.set_threads(threads)
 
     def work(i):
@@ -50,7 +78,7 @@ def test_results_come_in_the_order_of_the_parts(threads):
     assert run_all(work, []) == []
 
 
-def test_parts_run_at_the_same_time():
+def test_parts_run_at_the_same_time(shared_always):
     of.set_threads(3)
     together = threading.Barrier(3, timeout=20)
     assert len(run_all(lambda i: together.wait(), [(i,) for i in range(3)])) == 3
@@ -61,7 +89,7 @@ def test_one_thread_is_the_callers():
     assert set(run_all(threading.get_ident, [()] * 4)) == {threading.get_ident()}
 
 
-def test_a_call_inside_a_part_stays_in_its_thread():
+def test_a_call_inside_a_part_stays_in_its_thread(shared_always):
     of.set_threads(3)
 
     def outer(i):
@@ -75,7 +103,7 @@ def test_a_call_inside_a_part_stays_in_its_thread():
 
 
 @pytest.mark.parametrize("bad", [0, 2])
-def test_an_error_of_a_part_is_raised_once_all_ended(bad):
+def test_an_error_of_a_part_is_raised_once_all_ended(bad, shared_always):
     of.set_threads(3)
     ended = []
 
@@ -93,7 +121,6 @@ def test_an_error_of_a_part_is_raised_once_all_ended(bad):
 
 def bits():
     """What a process computes about a model that is large enough for threads inside a layer."""
-    transitions_module._WORTH_MEETING = {0: 1, 1: 1}
     parts = []
     for form in ("dense", "csr"):
         rng = np.random.default_rng(3)
@@ -104,9 +131,15 @@ def bits():
     return b"".join(part.tobytes() for part in parts)
 
 
+def bits_elsewhere():
+    """`bits` of another process."""
+    share_always()
+    of.set_threads(2)
+    return bits()
+
+
 @pytest.fixture
-def here(monkeypatch):
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 1, 1: 1})
+def here(shared_always):
     of.set_threads(1)
     return bits()
 
@@ -115,6 +148,7 @@ def here(monkeypatch):
 def test_same_bits_with_any_number_of_threads(here, threads):
     of.set_threads(threads)
     assert bits() == here
+    assert joined() == threads or not threads_module._TOGETHER
 
 
 def test_same_bits_from_many_threads_of_the_caller(here):
@@ -126,13 +160,13 @@ def test_same_bits_from_many_threads_of_the_caller(here):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_same_bits_in_another_process(here, start):
-    """Forked after the pool was in use, the child has the pool's object but none of its threads."""
+    """Forked after the workers were in use, the child has their names but none of them."""
     if start not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system cannot start processes by {start}")
     of.set_threads(2)
     assert bits() == here
     with multiprocessing.get_context(start).Pool(1) as pool:
-        assert pool.apply_async(bits).get(timeout=60) == here
+        assert pool.apply_async(bits_elsewhere).get(timeout=120) == here
 
 
 def test_models_travel_to_another_process(here):
@@ -142,27 +176,8 @@ def test_models_travel_to_another_process(here):
     assert other.v.tobytes() == of.solve(mdp).v.tobytes()
 
 
-def test_a_second_ctrl_c_does_not_keep_later_calls_on_one_thread(monkeypatch):
-    """It comes while the first one is waiting for the other threads."""
-    of.set_threads(2)
-
-    def work(me, n, gate):
-        if me == 0:
-            raise KeyboardInterrupt
-
-    def pressed_again(futures):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(threads_module, "COMPILED", True)
-    monkeypatch.setattr(threads_module, "wait", pressed_again)
-    with pytest.raises(KeyboardInterrupt):
-        threads_module.run_together(work, (), (), 2)
-    assert not threads_module._meeting.locked()
-
-
-def test_a_policy_at_the_edge_of_the_tolerance_is_judged_alike_by_any_number_of_threads(monkeypatch):
+def test_a_policy_at_the_edge_of_the_tolerance_is_judged_alike_by_any_number_of_threads(shared_always):
     """Added as a tree, this row misses 1 by less than 1e-8, from left to right by more."""
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", dict.fromkeys((0, 1), 1))
     layout = of.Layout([1, 201, 201], 4)
     blocks = [np.full((n, 4, 201), 1 / 201) for n in (1, 201)]
     model = of.LayeredMDP(layout, np.zeros(layout.shape), blocks)

@@ -125,9 +125,12 @@ def instance(value: Any, name: str, *kinds: type, needed: str = "") -> None:
 def as_path(path: Any, name: str = "path") -> str:
     """`path` as text, or an error that names it."""
     try:
-        return os.fsdecode(path)
+        text = os.fsdecode(path)
     except TypeError:
         raise OpoError(f"{name} is {shown(path)}: a path is needed") from None
+    if "\0" in text:
+        raise OpoError(f"{name} is {shown(path)}: a path without a zero character is needed")
+    return text
 
 
 def having(value: Any, name: str, attributes: Iterable[str], needed: str) -> None:

@@ -3,61 +3,125 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+import secrets
+import socket
+import stat
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from ..errors import OpoError
-from .checks import as_path, instance
+from .checks import as_path
 
-__all__ = ["as_folder", "read_state", "reading", "write_state", "writing"]
+__all__ = ["TEMPORARY", "as_folder", "check_plain", "explained", "reading", "writer_of", "writing"]
 
-
-def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
-    """Write arrays and JSON-able values to `path` as npz without pickle."""
-    instance(state, "state", Mapping, needed="a mapping from names to arrays and plain values")
-    arrays: dict[str, Any] = {f"array.{key}": value for key, value in state.items() if isinstance(value, np.ndarray)}
-    rest = {key: value for key, value in state.items() if not isinstance(value, np.ndarray)}
-    for key, value in arrays.items():
-        if value.dtype.hasobject:
-            raise OpoError(f"state[{key.removeprefix('array.')!r}] is an array of objects: numbers are needed")
-    try:
-        meta = json.dumps(rest)
-    except TypeError as error:
-        raise OpoError(f"state holds a value that JSON cannot hold: {error}") from None
-    with writing(path) as file:
-        np.savez(file, meta=np.array(meta), **arrays)
-
-
-def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `write_state` wrote."""
-    with reading(path, "a state that was saved"), np.load(path, allow_pickle=False) as file:
-        state = dict(json.loads(str(file["meta"])))
-        state.update({name.removeprefix("array."): file[name] for name in file.files if name.startswith("array.")})
-    return state
+TEMPORARY = ".*.part"
+"""The names of the files that `writing` fills, as a pattern."""
+REASONS = {
+    "the disk is full (or a quota is used up); free some space": (errno.ENOSPC, errno.EDQUOT),
+    "the folder is read-only for this user; make it writable, or name another": (errno.EACCES, errno.EPERM, errno.EROFS),
+    "something that is not a folder has that name; name another folder": (errno.ENOTDIR, errno.EEXIST),
+}
+KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @contextlib.contextmanager
-def writing(path: Any) -> Iterator[BinaryIO]:
-    """A file that gets its name once it is whole and on the disk; where something fails, nothing is left behind."""
-    name = as_path(path)
-    temporary = f"{name}.part"
+def explained(what: str, error: Callable[[str], OpoError] = OpoError) -> Iterator[None]:
+    """Turn what the system says against `what` ("... cannot be written") into an error that says what to do."""
     try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, name)
-    except BaseException as error:
-        with contextlib.suppress(OSError, ValueError):
-            os.remove(temporary)
-        if isinstance(error, OSError):
-            raise OpoError(f"path: {name!r} cannot be written: {error.strerror or error}") from None
-        raise
+        yield
+    except OSError as failure:
+        said = (reason for reason, numbers in REASONS.items() if failure.errno in numbers)
+        raise error(f"{what}: {next(said, failure.strerror or str(failure))}") from None
+
+
+@contextlib.contextmanager
+def writing(path: Any, *, durable: bool = True, error: Callable[[str], OpoError] = OpoError) -> Iterator[BinaryIO]:
+    """A file that gets its name once it is whole and on the disk; where something fails, nothing is left behind.
+
+    Each writer fills a file of its own in the same folder, so of several writers the last one wins and none does harm. A
+    file that is there keeps its mode; a link, a device or a pipe is not replaced.
+
+    Parameters
+    ----------
+    path : path
+    durable : bool
+        Whether the file is brought to the disk before it gets its name.
+    error : callable
+        Makes the error from its text.
+    """
+    name = as_path(path)
+    with explained(f"path: {name!r} cannot be written", error):
+        mode = _replaced_mode(name)
+        temporary = _temporary(name)
+        try:
+            with open(temporary, "xb") as file:
+                if mode is not None:
+                    os.chmod(temporary, mode)
+                yield file
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(temporary, name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+            raise
+        if durable:
+            _sync_folder(os.path.dirname(name) or ".")
+
+
+def _replaced_mode(name: str) -> int | None:
+    """The permissions of the file that is replaced, or None where there is none yet."""
+    try:
+        there = os.lstat(name)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(there.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    check_plain(name, there)
+    if not os.access(name, os.W_OK):
+        if os.access(os.path.dirname(name) or ".", os.W_OK):
+            raise OSError("the file is read-only for this user; make it writable, or name another")
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return stat.S_IMODE(there.st_mode)
+
+
+def check_plain(name: str, there: os.stat_result) -> None:
+    """Refuse a link, a pipe or a device: opening it could wait for ever, and replacing it would do harm elsewhere."""
+    kind = KINDS.get(stat.S_IFMT(there.st_mode))
+    if kind is not None:
+        raise OpoError(f"path: {name!r} is {kind}: a plain file is needed")
+
+
+def _temporary(name: str) -> str:
+    """A name in the same folder that nobody else takes; it tells who is writing, and is no longer than a name may be."""
+    folder, base = os.path.split(name)
+    return os.path.join(folder, f".{base[-32:]}~{socket.gethostname()}~{os.getpid()}~{secrets.token_hex(8)}.part")
+
+
+def writer_of(temporary: pathlib.Path) -> tuple[str, int] | None:
+    """Host and process that write a temporary file."""
+    parts = temporary.name.rsplit("~", 3)
+    return (parts[1], int(parts[2])) if len(parts) == 4 and parts[2].isdecimal() else None
+
+
+def _sync_folder(folder: str) -> None:
+    """A rename is on the disk once its folder is; some systems cannot do that for folders."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -65,6 +129,7 @@ def reading(path: Any, what: str) -> Iterator[None]:
     """Turn whatever is raised while the file at `path` is read into an error that says that it is not `what`."""
     name = as_path(path)
     try:
+        check_plain(name, os.stat(name))
         yield
     except FileNotFoundError:
         raise OpoError(f"path: there is no file {name!r}") from None

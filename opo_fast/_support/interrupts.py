@@ -12,8 +12,19 @@ __all__ = ["interrupts"]
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C came. It mostly comes while a kernel runs, and stopping right after that would split a step in two."""
+def interrupts(*others: int, told: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C came. It mostly comes while a kernel runs, and stopping right after that would split a step in two.
+
+    Only where nobody else listens: in the main thread, and to signals that have their first handler. The second one
+    raises KeyboardInterrupt.
+
+    Parameters
+    ----------
+    *others : int
+        Signals that count like Ctrl-C.
+    told : callable
+        Called when the first one comes.
+    """
     came = False
 
     def note(number: int, frame: Any) -> None:
@@ -21,12 +32,16 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         if came:
             raise KeyboardInterrupt
         came = True
+        told()
 
-    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if mine:
-        signal.signal(signal.SIGINT, note)
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *others)}
+        before = {number: handler for number, handler in handlers.items() if handler in (signal.default_int_handler, signal.SIG_DFL)}
+    for number in before:
+        signal.signal(number, note)
     try:
         yield lambda: came
     finally:
-        if mine:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

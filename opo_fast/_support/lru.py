@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -11,8 +12,18 @@ __all__ = ["LRU"]
 
 T = TypeVar("T")
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 """One for all stores: each holds it for a moment only, and a lock of its own could not be copied with its owner."""
+
+
+def _after_fork() -> None:
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    # A process forks between two uses of the stores, so that the child finds them whole; what waits for the lock stays behind.
+    os.register_at_fork(before=lambda: _LOCK.acquire(), after_in_parent=lambda: _LOCK.release(), after_in_child=_after_fork)
 
 
 class LRU(Generic[T]):

@@ -14,7 +14,7 @@ from .._support.fields import Fields
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..model.operations import Backend
-from ..oracles.finite import FiniteDynamicsClass
+from ..oracles.finite_classes import FiniteDynamicsClass
 from .base import SOURCE, State, check_layout, checked_fit
 from .chain_agent import MEMORY
 from .opo import OPO

@@ -45,7 +45,7 @@ import numpy.typing as npt
 
 from .._support.checks import instance, real, whole
 from .._support.fields import Fields, agrees, as_fit
-from .._support.files import read_state, write_state
+from .._support.state import read_state, write_state
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory
 from ..model.layout import Layout, as_mask, uniform_policy
@@ -203,7 +203,7 @@ def restore_oracle(oracle: Any, prefix: str, state: State) -> None:
 def checked_fit(oracle: Any, value: Any, place: str) -> Hashable:
     """A fit of a state, which its oracle must know."""
     try:
-        fit = as_fit(value)
+        fit: Hashable = as_fit(value)
         if hasattr(oracle, "check_fit"):
             oracle.check_fit(fit)
     except OpoError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import items, whole
+from .._support.checks import instance, items, whole
 from .._support.fields import Fields
 from ..algorithm.engine import ChainEngine
 from ..algorithm.history import History
@@ -57,6 +57,7 @@ class ChainAgent(OracleAgent):
         memory: int = MEMORY,
     ) -> None:
         super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
+        instance(rule, "rule", ChainRule)
         self.rule = rule
         self.history = History()
         self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))

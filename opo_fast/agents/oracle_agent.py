@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .._support.checks import frozen
 from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError, Place
 from ..model.contextual import Trajectory, context_key
 from ..model.layered import LayeredMDP
@@ -124,8 +125,7 @@ class OracleAgent(BaseAgent):
             squared = float(np.square(f - trajectory.losses).sum())
         if hasattr(self.dynamics_oracle, "error"):
             return squared, self.dynamics_oracle.error(fit, trajectory)
-        with np.errstate(divide="ignore"):
-            return squared, abs(float(np.log(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions)).sum()))
+        return squared, log_loss(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions))
 
     def model(self, fits: tuple[Hashable, Hashable], context: Any) -> LayeredMDP:
         """The model that a pair of fits gives at a context."""

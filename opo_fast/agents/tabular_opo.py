@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from .._support.checks import real, truth, whole
 from .._support.fields import Fields
+from .._support.state import decode, encode
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
-from ..oracles.versions import from_json, to_json
 from .base import SOURCE, BaseAgent, State
 
 __all__ = ["TabularOPO"]
@@ -171,11 +171,11 @@ class TabularOPO(BaseAgent):
         tables = list(self.tables.values())
         stacks = {name: np.array([getattr(table, name) for table in tables]) for name in self._COLUMNS}
         values = np.array([(table.v, table.saturation) for table in tables])
-        return {"contexts": [to_json(context) for context in self.contexts], "values": values, **stacks}
+        return {"contexts": [encode(context) for context in self.contexts], "values": values, **stacks}
 
     def _restore(self, state: State) -> None:
         fields = Fields(state, SOURCE)
-        contexts = [from_json(context, fields.place("contexts")) for context in fields.listed("contexts")]
+        contexts = [decode(context, fields.place("contexts")) for context in fields.listed("contexts")]
         keys = [self._key(context) for context in contexts]
         fields.check("contexts", len(set(keys)) == len(keys) and (self.per_context or set(contexts) <= {None}), "names a table twice")
         k, n_rows = len(contexts), self.start.size

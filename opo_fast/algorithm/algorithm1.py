@@ -1,8 +1,8 @@
 """Algorithm 1 of the paper, OPO-CMDP, in plain NumPy: the reference that everything faster is compared with.
 
-The comments give the lines of the paper's Algorithm 1; eq. (2) is its bonus. `opo_cmdp` is the outer loop over episodes,
-`policy_chain` the inner loop over k at one context. Nothing is incremental: each step k computes the occupancy of every
-past policy again, so that T episodes cost O(T^3) occupancies.
+The comments give the lines of the paper's Algorithm 1. `opo_cmdp` is its loop over episodes (lines 1 to 7), `policy_chain` its
+loop over k at one context (lines 8 to 14). Each step k computes the occupancy of every past policy again, so that T episodes
+cost O(T^3) occupancies. One context stands for both c_t and c_{t+1} of lines 9 to 14, where the paper mixes the two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def opo_cmdp(
     beta_loss: float,
     beta_dynamics: float,
 ) -> list[Array]:
-    """The policies that OPO-CMDP plays, one for each context (all actions are allowed in every state).
+    """The policies pi^1, ..., pi^T that OPO-CMDP plays, where every action is allowed in every state.
 
     Parameters
     ----------
@@ -43,34 +43,39 @@ def opo_cmdp(
     contexts : iterable
         c_1, ..., c_T.
     play : callable
-        From c_t and pi^t to the trajectory of the episode.
+        From c_t and pi^t to the trajectory of the episode, c_t included.
     loss_oracle, dynamics_oracle
-        See `opo_fast.oracles.LossOracle` and `DynamicsOracle`; without data.
+        Without data; they learn from the episodes. The fit of losses minimises sum_i sum_h (f_{c_i}(s_h, a_h) - l_h)^2, that
+        of dynamics maximises sum_i sum_h log P_{c_i}(s_{h+1} | s_h, a_h). What ``fit()`` gives stays valid when data come.
     eta, beta_loss, beta_dynamics : float
-        Line 1.
+        Learning rate and parameters of the bonus.
     """
-    fits = [(loss_oracle.fit(), dynamics_oracle.fit())]  # line 2: f^1, P^1 on the empty data set
-    played: list[Array] = []
+    fits = [(loss_oracle.fit(), dynamics_oracle.fit())]  # line 2: f^1, P^1, the fits on no data
+    policies: list[Array] = []
     for c in contexts:  # lines 3, 4 and 6
-        models = [LayeredMDP(layout, loss_oracle.losses(f, c), dynamics_oracle.transitions(P, c)) for f, P in fits[: len(played)]]
-        policy = np.full(layout.shape, 1 / layout.n_actions)  # line 2: pi^1
+        # pi^t comes from the models of steps 1 to t - 1: the newest fit first enters the policy of the next episode.
+        models = [LayeredMDP(layout, loss_oracle.losses(f, c), dynamics_oracle.transitions(P, c)) for f, P in fits[:-1]]
         if models:
-            policy = policy_chain(models, eta=eta, beta_loss=beta_loss, beta_dynamics=beta_dynamics)
+            policy = policy_chain(models, eta=eta, beta_loss=beta_loss, beta_dynamics=beta_dynamics)  # lines 8 to 14
+        else:
+            policy = np.full(layout.shape, 1 / layout.n_actions)  # line 2: pi^1
         trajectory = play(c, policy)  # line 5
         for oracle in (loss_oracle, dynamics_oracle):  # line 7
             oracle.observe(trajectory)
         fits.append((loss_oracle.fit(), dynamics_oracle.fit()))
-        played.append(policy)
-    return played
+        policies.append(policy)
+    return policies
 
 
 def policy_chain(history: Sequence[LayeredMDP], *, eta: float, beta_loss: float, beta_dynamics: float) -> Array:
-    """pi^{t+1} at one context from the models f^k, P^k of k = 1..t at it (lines 8 to 14).
+    """pi^{t+1} at one context from the models f^k, P^k of steps k = 1..t at it (lines 8 to 14).
 
     Parameters
     ----------
     history : sequence of LayeredMDP
+        Its losses are f^k, its transitions P^k; some actions may be masked.
     eta, beta_loss, beta_dynamics : float
+        Learning rate and parameters of the bonus.
 
     Returns
     -------
@@ -79,19 +84,21 @@ def policy_chain(history: Sequence[LayeredMDP], *, eta: float, beta_loss: float,
     layout = history[0].layout
     H = layout.horizon
     policies = [history[0].uniform_policy()]  # line 2: pi^1
-    sum_q = np.where(policies[0] > 0, 0.0, np.inf)
+    sum_q = np.where(policies[0] > 0, 0.0, np.inf)  # infinite where an action is masked
     for model in history:  # line 8
         P, pi = model.transitions.arrays(), policies[-1]
-        N = sum((occupancy(model, past) for past in policies[:-1]), np.zeros(layout.shape))  # eq. (2)
+        # Eq. (2): min{1, (beta/2) / (1 + N)}, where N sums the occupancies of the policies before pi^k under P^k.
+        N = sum((occupancy(model, past) for past in policies[:-1]), np.zeros(layout.shape))
         b = bonus(N, beta_loss) + 2 * H * bonus(N, beta_dynamics)  # line 9
-        Q, V = model.losses - b, np.zeros(layout.n_states)  # lines 9 and 10
+        Q, V = model.losses - b, np.zeros(layout.n_states)  # line 9
         for h in reversed(range(H)):  # line 11
             S_h = layout.layer(h)
-            if h < H - 1:
+            if h < H - 1:  # line 10: the value after the last layer is 0
                 Q[S_h] += expected_next(P[h], V[layout.layer(h + 1)], Q[S_h].shape)  # line 12
-            Q[S_h] = np.maximum(0.0, Q[S_h])
-            V[S_h] = (pi[S_h] * Q[S_h]).sum(axis=1)
-        # Line 14 multiplies pi by exp(-eta Q). The sum of Q in the exponent is the same, without underflow.
+            Q[S_h] = np.maximum(0.0, Q[S_h])  # line 12
+            V[S_h] = (pi[S_h] * Q[S_h]).sum(axis=1)  # line 12
+        # Line 14 multiplies pi by exp(-eta Q) at each step. From the uniform pi^1 on, that is the softmax of -eta times the sum
+        # of all Q, in which no weight is lost to underflow.
         sum_q += Q
-        policies.append(softmax(sum_q, eta))
+        policies.append(softmax(sum_q, eta))  # line 14
     return policies[-1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,20 +15,16 @@ import numpy.typing as npt
 from .._support.checks import shown, whole
 from .._support.fields import Fields
 from .._support.threads import get_threads, run_all
-from ..errors import OpoError
 from ..kernels._simd import LANES
 from ..model.contextual import context_key
-from ..model.layered import LayeredMDP
 from ..model.layout import Layout, as_mask
-from ..model.operations import Backend, check_backend
 from ..model.transitions import Transitions
-from . import algorithm1
 from .chain import Chain
 from .forms import PackedChain, SingleChain
 from .history import History
-from .rules import ChainRule, opo_rule
+from .rules import ChainRule
 
-__all__ = ["ChainEngine", "ModelSource", "policy_chain"]
+__all__ = ["ChainEngine", "ModelSource"]
 
 Array = npt.NDArray[Any]
 
@@ -46,6 +44,18 @@ class ModelSource(Protocol):
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
         """The validated transitions."""
         ...
+
+
+_ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_ENGINES):
+        engine._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class ChainEngine:
@@ -85,6 +95,7 @@ class ChainEngine:
         self.planned = 0
         self._nbytes = 0
         self._lock = threading.RLock()
+        _ENGINES.add(self)
 
     @property
     def lookahead(self) -> int:
@@ -126,6 +137,15 @@ class ChainEngine:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
+        _ENGINES.add(self)
+
+    def _after_fork(self) -> None:
+        """A lock of its own for a child. Chains that another thread was advancing stay behind: they are made anew, the same."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._chains, self._nbytes = OrderedDict(), 0
+        self._lock = threading.RLock()
 
     def state(self) -> dict[str, Any]:
         """All chains, so that `restore` need not build them again: arrays and plain values, contexts and fits as they are."""
@@ -213,76 +233,15 @@ class ChainEngine:
         if self._nbytes <= self.memory:
             return
         kept = {id(chain) for chain in keep}
-        for key, (chain, _) in list(self._chains.items()):
+        spared = []
+        while self._nbytes > self.memory and self._chains:
+            key, (chain, lane) = self._chains.popitem(last=False)
             if id(chain) in kept:
+                spared.append((key, (chain, lane)))
                 continue
-            del self._chains[key]
             chain.held -= 1
             if not chain.held:
                 self._nbytes -= chain.measured
-                if self._nbytes <= self.memory:
-                    return
-
-
-def policy_chain(
-    history: Sequence[LayeredMDP],
-    *,
-    eta: float,
-    beta_loss: float,
-    beta_dynamics: float,
-    backend: Backend = "numba",
-) -> Array:
-    """pi^{t+1} at one context from the models of steps k = 1..t (Algorithm 1, inner loop).
-
-    Parameters
-    ----------
-    history : sequence of LayeredMDP
-        The models f^k, P^k evaluated at the context, all of one layout and mask. Dynamics are the same where they are
-        the same transitions object (`LayeredMDP.with_losses`), losses where they are the same array object.
-    eta, beta_loss, beta_dynamics : float
-        Learning rate and exploration parameters, at least 0.
-
-    Returns
-    -------
-    ndarray, shape (n_states, A)
-        The uniform policy's successor after t steps; masked actions have probability exactly 0.
-    """
-    check_backend(backend)
-    if not isinstance(history, Iterable):
-        raise OpoError(f"history is a {type(history).__name__}: a sequence of opo_fast.LayeredMDP is needed")
-    models = list(history)
-    if not models:
-        raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")
-    for k, model in enumerate(models):
-        if not isinstance(model, LayeredMDP):
-            raise OpoError(f"history[{k}] is a {type(model).__name__}: an opo_fast.LayeredMDP is needed")
-        same_mask = model.action_mask is models[0].action_mask or np.array_equal(_mask_of(model), _mask_of(models[0]))
-        if model.layout != models[0].layout or not same_mask:
-            raise OpoError(f"history[{k}] has another layout or action mask than history[0]: {model!r}, {models[0]!r}")
-    rule = opo_rule(models[0].layout, eta, beta_loss, beta_dynamics)
-    if backend == "numpy":
-        return algorithm1.policy_chain(models, eta=rule.eta, beta_loss=rule.beta_loss, beta_dynamics=float(rule.beta_dynamics[0]))
-    fits = History()
-    for model in models:
-        fits.append(id(model.losses), id(model.transitions))
-    engine = ChainEngine(models[0].layout, models[0].action_mask, rule, _Given(models), memory=1 << 31)
-    chain, lane = engine.chain(None, fits, len(models))
-    return models[0].transitions.scatter(chain.policy(lane).copy())
-
-
-def _mask_of(model: LayeredMDP) -> Array:
-    return np.ones(model.layout.shape, bool) if model.action_mask is None else model.action_mask
-
-
-class _Given:
-    """The models of `policy_chain`, found by identity."""
-
-    def __init__(self, models: Sequence[LayeredMDP]) -> None:
-        self._losses = {id(model.losses): model for model in models}
-        self._transitions = {id(model.transitions): model.transitions for model in models}
-
-    def losses(self, fit: Hashable, context: Any) -> Array:
-        return self._losses[fit].row_losses  # type: ignore[index]
-
-    def transitions(self, fit: Hashable, context: Any) -> Transitions:
-        return self._transitions[fit]  # type: ignore[index]
+        for key, found in reversed(spared):
+            self._chains[key] = found
+            self._chains.move_to_end(key, last=False)

@@ -65,12 +65,13 @@ class SingleChain(Chain):
         sums = aligned(1024 * threads if lanes == BATCH else 0)
         for i in range(k, k + count, lanes * copies):
             n = min(lanes * copies, k + count - i)
+            work = n * model.n_transitions
             if dense:
                 run_together(
                     visit_batch_dense, model.arguments, (int(shared), lanes, self.policies.lines, i, n, d, w, counts, sums), threads
                 )
             else:
-                run_together(visit_batch_csr, model.arguments, (parts, self.policies.lines, i, n, d, w, counts, private), threads)
+                run_together(visit_batch_csr, model.arguments, (parts, self.policies.lines, i, n, d, w, counts, private), threads, work)
 
     def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
         rule, scratch = self.engine.rule, Scratch(model)
@@ -82,7 +83,7 @@ class SingleChain(Chain):
             int(rule.visits == "actions"), losses, counts, self.policies.lines, self.sum_q, self.v, scratch.d, scratch.w,
             scratch.private, rule.beta_loss / 2, rule.beta_dynamics / 2, rule.weight, rule.eta, lines,
         )  # fmt: skip
-        run_together(kernels.chain_steps, model.arguments, after, most)
+        run_together(kernels.chain_steps, model.arguments, after, most, length * model.n_transitions)
 
 
 class PackedChain(Chain):

@@ -1,6 +1,21 @@
 """What a step of a policy chain does: OPO-CMDP, E-UC3RL and RM-UCDD side by side, and the chain of any of them in NumPy.
 
-The three share the loop of Algorithm 1. They differ in what the three functions below say, and in nothing else.
+The three share the loop of Algorithm 1 and its losses (the other two papers write rewards). They differ in this:
+
+====================  =======================  ==========================  ============================
+                      OPO-CMDP                 E-UC3RL                     RM-UCDD
+====================  =======================  ==========================  ============================
+N sums, over i < k    q(s, a | pi^i, P^k)      q(s, a | pi^i, P^i)         pi^i(a | s)
+policy step           exponential weights      the optimum of this step    the optimum of this step
+pi^t is built from    fits 1 to t - 1          fits 1 to t                 fits |A| + 1 to t
+first episodes        pi^1 uniform             as the others               each action once, in |A| episodes
+dynamics are fit by   log loss                 log loss                    least squares
+bonus, last layer     as in the others         as in the others            of the loss alone
+====================  =======================  ==========================  ============================
+
+The first two rows are what a step does; the agents see to the others (`forced` and `newest` below; `agents.rmucdd` asks for the
+least-squares oracle). E-UC3RL's and RM-UCDD's algorithm boxes were not available: what is our reading of them stands in the
+docstrings of the agents.
 """
 
 from __future__ import annotations
@@ -35,8 +50,8 @@ class ChainRule:
     weight : float
         Weight of the dynamics' bonus.
     visits : {"latest", "contemporaneous", "actions"}
-        What N sums over the past policies: their occupancies under this step's dynamics, their occupancies each under the
-        dynamics of its own step, or their probabilities of the action.
+        What N sums over the past policies i < k: their occupancies under this step's dynamics P^k, under the dynamics P^i of
+        their own step, or their probabilities of the action.
     greedy : bool
         Policy step: the action of least Q, or exponential weights of learning rate `eta`.
     eta : float
@@ -81,9 +96,13 @@ def euc3rl_rule(layout: Layout, beta_loss: float, beta_dynamics: float) -> Chain
 
 
 def rmucdd_rule(layout: Layout, kappa_loss: float, kappa_dynamics: float, p_min: float) -> ChainRule:
-    """RM-UCDD (Levy and Mansour, AAAI 2023), whose dynamics are fitted by least squares instead of log loss.
+    """RM-UCDD (Levy and Mansour, AAAI 2023; our reading).
 
-    H min{2, x / n} is written as 2H min{1, (x / 2) / n}; after the last layer the next state is known.
+    With n = 1 + N, the 1 being the forced episode that played the action, its bonus is
+
+        min{1, kappa_loss / (2 p_min n)} + H min{2, sqrt|S_{h+1}| kappa_dynamics / (2 p_min n)},
+
+    without the second term in the last layer, after which the end state follows for certain.
     """
     following = np.array([*layout.layer_sizes[1:], 0], np.float64)
     return ChainRule(
@@ -100,7 +119,8 @@ def rmucdd_rule(layout: Layout, kappa_loss: float, kappa_dynamics: float, p_min:
 def reference_chain(history: Sequence[LayeredMDP], rule: ChainRule) -> Array:
     """The policy after the steps of `history` under any rule; under `opo_rule` it is `algorithm1.policy_chain`.
 
-    The policy after step k is pi^{k+1} under exponential weights; under a greedy rule it is that of step k itself.
+    The caller gives the models from the step after the forced episodes on, the newest one included where the rule says so. A
+    greedy rule plays the policy of the step that built it; exponential weights play it in the step after.
     """
     uniform = history[0].uniform_policy()
     past: list[Array] = []
@@ -121,7 +141,7 @@ def reference_chain(history: Sequence[LayeredMDP], rule: ChainRule) -> Array:
 def softmax(sum_q: Array, eta: float) -> Array:
     """The policy proportional to exp(-eta sum_q); infinite entries of `sum_q` are masked actions.
 
-    Algorithm 1 multiplies exponentials. Their sum in the exponent is the same, and no weight is lost to underflow.
+    `sum_q` may grow without end: only differences to the least entry of a state enter the exponent.
     """
     allowed = np.isfinite(sum_q)
     gaps = np.where(allowed, sum_q - sum_q.min(axis=1, keepdims=True), 0.0)

@@ -1,10 +1,17 @@
 """The paper's theory on a run: bounds, the decomposition of the regret, and both sides of the lemmas."""
 
+from .bounds import Bounds, adahedge_bound, bounds, informative_from, literature_rates, lower_bound
 from .decomposition import ModelErrors, RegretTerms, Step, history_at, optimistic_steps, regret_decomposition
 from .lemmas import LemmaCheck, OracleErrors, lemma_checks, oracle_errors, oracle_guarantees
 from .theory import PRACTICAL, Parameters, parameters, regret_bound
 
 __all__ = [
+    "lower_bound",
+    "literature_rates",
+    "informative_from",
+    "bounds",
+    "adahedge_bound",
+    "Bounds",
     "PRACTICAL",
     "LemmaCheck",
     "ModelErrors",

@@ -7,6 +7,6 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of `opo-fast`."""
-    from .main import app
+    from .commands import main as program
 
-    app()
+    program()

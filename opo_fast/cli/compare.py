@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from .. import agents as registry
 from .. import envs
 from .._support.files import as_folder
+from .._support.text import figure, interval, printable, share
 from .._support.threads import set_threads
 from ..errors import OpoError
 from ..runs.compare import Comparison, compare
-from ..runs.statistics import Estimate
-from .main import Env, Horizon, Settings, _options
+from ..runs.plots import missing_matplotlib
+from .options import Env, Horizon, Plot, Settings, Threads, cell, command, console, environment_options, safe, show_table
 
 __all__ = ["app", "table"]
 
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+app = command()
 
 
 @app.command()
-def command(
+def compare_agents(
     env: Env = "random-finite",
     agents: Annotated[
         str | None,
@@ -36,14 +34,14 @@ def command(
     seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on; all agents see the same contexts and uniforms.")] = 5,
     horizon: Horizon = None,
     settings: Settings = None,
-    threads: Annotated[int | None, typer.Option(help="Threads; never changes a result. Default: all processors.")] = None,
+    threads: Threads = None,
     out: Annotated[
         pathlib.Path | None,
         typer.Option(
             help="Folder for the runs and regret.png; runs that are there already are not played again. Default: runs/compare-ENV."
         ),
     ] = None,
-    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the regret curves (needs matplotlib, extra 'plot').")] = True,
+    plot: Plot = True,
 ) -> None:
     """Let several agents learn the same environment on common random numbers, and show who lost how much.
 
@@ -55,9 +53,9 @@ def command(
     the uniform policy and the optimum, in the last tenth. **at cap**: bonuses at their cap there. **plans**: backward
     inductions of a run. **ms**: the agent's own processor time per episode.
     """
-    console = Console()
+    stream = console()
     set_threads(threads)
-    cmdp = envs.make(env, **_options(horizon, settings))
+    cmdp = envs.make(env, **environment_options(horizon, settings))
     names = registry.names(cmdp.layout) if agents is None else [name.strip() for name in agents.split(",") if name.strip()]
     if agents is None:
         names = [name for name in names if _fits(name, cmdp, episodes)]
@@ -66,12 +64,16 @@ def command(
     if not any(found.results.values()):
         typer.echo("interrupted before the first run was finished", err=True)
         raise typer.Exit(130)
-    console.print(table(found, f"{escape(env)}: {episodes:,} episodes, {seeds} seeds"))
+    show_table(stream, table(found, f"{safe(env)}: {episodes:,} episodes, {seeds} seeds"))
     if found.interrupted:
-        console.print("Interrupted: the same command goes on from here", style="yellow")
+        stream.print("Interrupted: the same command goes on from here", style="yellow")
     if plot:
-        found.plot(folder / "regret.png")
-    console.print(f"[dim]{escape(str(folder))}[/dim]", highlight=False)
+        missing = missing_matplotlib()
+        if missing:
+            typer.echo(f"no picture: {missing}", err=True)
+        else:
+            found.plot(folder / "regret.png")
+    stream.print(f"[dim]{safe(folder)}[/dim]")
 
 
 def _fits(name: str, cmdp: object, episodes: int) -> bool:
@@ -79,7 +81,7 @@ def _fits(name: str, cmdp: object, episodes: int) -> bool:
     try:
         registry.make(name, cmdp, episodes=episodes)
     except OpoError as error:
-        typer.echo(f"without {name}: {error}", err=True)
+        typer.echo(f"without {name}: {printable(error)}", err=True)
         return False
     return True
 
@@ -92,19 +94,12 @@ def table(found: Comparison, title: str) -> Table:
         result.add_column(column, justify="right", no_wrap=True)
     for line in found.summary():
         result.add_row(
-            line.agent,
+            cell(line.agent),
             interval(line.regret, ".0f" if line.regret.mean >= 100 else ".1f"),
-            "" if math.isnan(line.exponent.mean) else f"{line.exponent.mean:z.2f}",
-            "" if math.isnan(line.gap_closed.mean) else f"{line.gap_closed.mean:.0%}",
-            "" if math.isnan(line.saturation) else f"{line.saturation:.0%}",
-            f"{line.planning_calls:,.0f}",
-            f"{line.milliseconds.mean:.2f}",
+            figure(line.exponent.mean, ".2f"),
+            share(line.gap_closed.mean, ".0%"),
+            share(line.saturation, ".0%"),
+            figure(line.planning_calls, ",.0f"),
+            figure(line.milliseconds.mean, ".2f"),
         )
     return result
-
-
-def interval(value: Estimate, form: str) -> str:
-    """A mean and its interval."""
-    if math.isnan(value.mean):
-        return ""
-    return format(value.mean, form) + ("" if math.isnan(value.low) else f" [{value.low:{form}}, {value.high:{form}}]")

@@ -6,15 +6,18 @@ import pathlib
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from .._support.text import duration, figure, printable, share
+from .._support.threads import processors
 from ..errors import OpoError
+from ..runs.plots import missing_matplotlib, save_figure
 from ..study.file import Study
-from ..study.progress import duration, status
+from ..study.progress import failed_label, status
 from ..study.results import Results
-from ..study.runner import Summary, run_study
+from ..study.runner import Changed, Summary, run_study
 from ..study.storage import Store
+from .options import cell, console, safe, show_table
 
 __all__ = ["app"]
 
@@ -30,7 +33,7 @@ app = typer.Typer(
 What = Annotated[pathlib.Path, typer.Argument(metavar="STUDY", help="The folder of a study, or its study file.")]
 Out = Annotated[pathlib.Path | None, typer.Option(help="Folder of the study. Default: NAME-study in the working directory.")]
 Workers = Annotated[int | None, typer.Option("--workers", "-w", help="Processes. Default: the processors of this machine.")]
-Backend = Annotated[
+Scheduler = Annotated[
     Literal["loky", "dask", "ray"], typer.Option(help="What starts the processes: loky on this machine; Dask and Ray are extras.")
 ]
 Address = Annotated[str | None, typer.Option(help="Of a running Dask scheduler or Ray cluster. Default: a local one.")]
@@ -38,16 +41,23 @@ Threads = Annotated[int | None, typer.Option(help="Threads per worker; never cha
 SkipFailed = Annotated[bool, typer.Option("--skip-failed", help="Do not try runs again that failed before.")]
 
 
+Redo = Annotated[bool, typer.Option("--redo", help="Do finished runs again whose environment's file, module or version has changed.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep finished runs whose environment's file, module or version has changed.")]
+Report = Annotated[bool, typer.Option("--report", help="Write the report and the picture at the end.")]
+
+
 @app.command()
 def run(
     file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="The study file (TOML).")],
     out: Out = None,
     workers: Workers = None,
-    backend: Backend = "loky",
+    scheduler: Scheduler = "loky",
     address: Address = None,
     threads: Threads = None,
     skip_failed: SkipFailed = False,
-    report: Annotated[bool, typer.Option("--report", help="Write the report and the picture at the end.")] = False,
+    redo: Redo = False,
+    keep: Keep = False,
+    report: Report = False,
 ) -> None:
     """Do all runs of a study file that are not finished.
 
@@ -55,8 +65,8 @@ def run(
     again. Ctrl-C writes checkpoints and stops; the next call goes on from them.
     """
     study = Study.load(file)
-    folder = _folder(study, out)
-    _run(study, folder, workers, backend, address, threads, skip_failed, report)
+    options = {"workers": workers, "scheduler": scheduler, "address": address, "threads": threads, "retry_failed": not skip_failed}
+    _run(study, _folder(study, out), options, redo, keep, report)
 
 
 @app.command()
@@ -64,15 +74,18 @@ def resume(
     study: What,
     out: Out = None,
     workers: Workers = None,
-    backend: Backend = "loky",
+    scheduler: Scheduler = "loky",
     address: Address = None,
     threads: Threads = None,
     skip_failed: SkipFailed = False,
-    report: Annotated[bool, typer.Option("--report", help="Write the report and the picture at the end.")] = False,
+    redo: Redo = False,
+    keep: Keep = False,
+    report: Report = False,
 ) -> None:
     """Go on with a study that was interrupted, from its checkpoints."""
     store = _store(study, out)
-    _run(store.study(), store.folder, workers, backend, address, threads, skip_failed, report)
+    options = {"workers": workers, "scheduler": scheduler, "address": address, "threads": threads, "retry_failed": not skip_failed}
+    _run(store.study(), store.folder, options, redo, keep, report)
 
 
 @app.command("status")
@@ -85,31 +98,36 @@ def show_status(
     store = _store(study, out)
     planned = store.study().runs()
     now = status(store, planned)
-    console = Console(highlight=False)
+    stream = console()
+
+    def say(text: str, style: str | None = None) -> None:
+        stream.print(printable(text), style=style, markup=False, soft_wrap=True)
+
     state = "running" if now.driven or now.under_way else "finished" if now.finished == now.planned else "not running"
-    console.print(f"[bold]{store.study().name}[/bold] in {store.folder}: {state}", soft_wrap=True)
+    stream.print(f"[bold]{safe(store.study().name)}[/bold] in {safe(store.folder)}: {state}", soft_wrap=True)
     parts = [f"{now.finished:,} of {now.planned:,} runs finished", f"{len(now.under_way):,} under way", f"{now.waiting:,} waiting"]
-    console.print(", ".join(parts) + (f", [red]{len(now.failures):,} failed[/red]" if now.failures else ""))
+    stream.print(", ".join(parts) + (f", [red]{len(now.failures):,} failed[/red]" if now.failures else ""))
     if now.seconds_left is not None and now.finished < now.planned and now.under_way:
-        console.print(f"About {duration(now.seconds_left)} left")
+        stream.print(f"About {duration(now.seconds_left)} left")
     for kind, signs in (("", now.under_way), ("stalled: ", now.stalled)):
         for sign in signs.values():
             done = f"episode {sign['episode']:,} of {sign['episodes']:,}"
-            console.print(f"  {kind}{sign['label']}: {done} ({sign['host']}, process {sign['pid']})", markup=False, soft_wrap=True)
-            for message in sign.get("messages", ()):
-                console.print(f"    {message}", markup=False, soft_wrap=True)
+            stream.print(cell(f"  {kind}{sign['label']}: {done} ({sign['host']}, process {sign['pid']})"), soft_wrap=True)
+            messages = sign.get("messages")
+            for message in messages if isinstance(messages, list) else ():
+                say(f"    {message}")
     for failure in now.failures.values():
-        console.print(
-            f"  failed: {_label(failure)}, episode {failure['episode']:,}: {failure['message']}", style="red", markup=False, soft_wrap=True
-        )
+        say(f"  failed: {failed_label(failure)}, episode {failure['episode']:,}: {failure['message']}", "red")
     for message in now.messages:
-        console.print(message, style="yellow", markup=False, soft_wrap=True)
+        say(message, "yellow")
     if runs:
         table = Table("run", "environment", "agent", "seed", "regret", "gap closed", "seconds", box=None, pad_edge=False)
         for line in Results(store).table():
-            numbers = [f"{line['regret']:.5g}", f"{line['gap_closed']:.1%}", f"{line['seconds']:.3g}"]
-            table.add_row(line["run"], line["environment"], line["agent"], str(line["seed"]), *numbers)
-        (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
+            numbers = [figure(line["regret"], ".5g"), share(line["gap_closed"]), figure(line["seconds"], ".3g")]
+            table.add_row(line["run"], cell(line["environment"]), cell(line["agent"]), str(line["seed"]), *numbers)
+        if not stream.is_terminal:
+            stream.width = 200
+        show_table(stream, table)
 
 
 @app.command()
@@ -136,8 +154,8 @@ def plot(
         if agent is not None:
             raise OpoError(f"--agent is {agent!r}, which is for heat maps: give --heatmap too, or leave it out")
         path = file or results.store.folder / f"{'regret' if measure == 'cumulative_regret' else measure}.png"
-        figures.save(figures.curves(results, measure, environments=None if environment is None else [environment]), path)
-        typer.echo(f"Written to {path}")
+        save_figure(figures.curves(results, measure, environments=None if environment is None else [environment]), path)
+        _written(path)
         return
     x, comma, y = heatmap.partition(",")
     if not comma:
@@ -149,8 +167,8 @@ def plot(
     for i, one in enumerate(maps):
         path = file or results.store.folder / "heatmap.png"
         path = path if len(maps) == 1 else path.with_stem(f"{path.stem}-{i + 1}")
-        figures.save(figures.draw_heatmap(one), path)
-        typer.echo(f"Written to {path}")
+        save_figure(figures.draw_heatmap(one), path)
+        _written(path)
 
 
 @app.command()
@@ -162,7 +180,7 @@ def report(
     """Write one HTML page with curves, tables, comparisons, settings and failures; it needs no network."""
     from ..study.report import write_report
 
-    typer.echo(f"Written to {write_report(Results(_store(study, out)), file)}")
+    _written(write_report(Results(_store(study, out)), file))
 
 
 @app.command()
@@ -174,7 +192,7 @@ def export(
 ) -> None:
     """Write all finished runs as one table."""
     lines = Results(_store(study, out)).export(file, summary=summary)
-    typer.echo(f"Written to {file}: {lines:,} lines")
+    typer.echo(f"Written to {printable(file)}: {lines:,} lines")
 
 
 def _folder(study: Study, out: pathlib.Path | None) -> pathlib.Path:
@@ -192,48 +210,49 @@ def _store(what: pathlib.Path, out: pathlib.Path | None) -> Store:
     return Store.open(what)
 
 
-def _run(
-    study: Study,
-    folder: pathlib.Path,
-    workers: int | None,
-    backend: Any,
-    address: str | None,
-    threads: int | None,
-    skip_failed: bool,
-    report: bool,
-) -> None:
-    from ..study.runner import processors
-
-    workers = processors() if workers is None else workers
-    summary = run_study(
-        study, folder, workers=workers, backend=backend, address=address, threads=threads, retry_failed=not skip_failed, progress=True
-    )
+def _run(study: Study, folder: pathlib.Path, options: dict[str, Any], redo: bool, keep: bool, report: bool) -> None:
+    if redo and keep:
+        raise OpoError("--redo and --keep are both given: one of the two is needed")
+    changed: Changed = "redo" if redo else "keep" if keep else "ask"
+    options["workers"] = processors() if options["workers"] is None else options["workers"]
+    summary = run_study(study, folder, **options, changed=changed, progress=True)
     _tell(folder, summary)
     if report and summary.done:
-        from ..study import figures
-        from ..study.report import write_report
-
-        results = Results(folder)
-        picture = folder / "regret.png"
-        figures.save(figures.curves(results), picture)
-        typer.echo(f"Written to {picture} and {write_report(results)}")
+        _write_pages(Results(folder))
     if summary.stopped:
         raise typer.Exit(130)
     if summary.failed:
         raise typer.Exit(1)
 
 
+def _write_pages(results: Results) -> None:
+    """The picture and the report; what an extra is missing for is a line, since the runs are done."""
+    from ..study import figures
+    from ..study.report import missing_jinja2, write_report
+
+    missing = missing_matplotlib()
+    if missing:
+        typer.echo(f"no picture: {missing}", err=True)
+    else:
+        picture = results.store.folder / "regret.png"
+        save_figure(figures.curves(results), picture)
+        _written(picture)
+    missing = missing_jinja2()
+    if missing:
+        typer.echo(f"no report: {missing}", err=True)
+    else:
+        _written(write_report(results))
+
+
+def _written(path: pathlib.Path) -> None:
+    typer.echo(f"Written to {printable(path)}")
+
+
 def _tell(folder: pathlib.Path, summary: Summary) -> None:
-    console = Console(highlight=False)
+    stream = console()
     for message in summary.messages:
-        console.print(message, style="yellow", markup=False, soft_wrap=True)
+        stream.print(cell(message), style="yellow", soft_wrap=True)
     failed = f", {summary.failed:,} failed (see: opo-fast study status {folder})" if summary.failed else ""
-    console.print(
-        f"{summary.done:,} of {summary.planned:,} runs are finished{failed}; everything is in {folder}", markup=False, soft_wrap=True
-    )
+    stream.print(cell(f"{summary.done:,} of {summary.planned:,} runs are finished{failed}; everything is in {folder}"), soft_wrap=True)
     if summary.stopped:
-        console.print(f"Stopped. Go on with: opo-fast study resume {folder}", markup=False, soft_wrap=True)
-
-
-def _label(failure: dict[str, Any]) -> str:
-    return f"{failure['environment']['label']} / {failure['agent']['label']} / seed {failure['seed']}"
+        stream.print(cell(f"Stopped. Go on with: opo-fast study resume {folder}"), soft_wrap=True)

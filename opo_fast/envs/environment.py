@@ -15,7 +15,7 @@ from ..errors import OpoError
 from ..model.contextual import context_key
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, as_mask
-from ..oracles.finite import FiniteDynamicsClass, FiniteLossClass
+from ..oracles.finite_classes import FiniteDynamicsClass, FiniteLossClass
 from .rewards import RewardMap
 
 __all__ = ["Environment", "Noise", "PerContext"]

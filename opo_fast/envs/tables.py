@@ -16,7 +16,7 @@ from .._support.files import reading, writing
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.layout import as_mask_2d
-from ..model.transitions import as_csr
+from ..model.sparse import as_csr
 from .environment import Environment, PerContext
 from .rewards import rewards_to_losses
 

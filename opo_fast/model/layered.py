@@ -17,8 +17,10 @@ import scipy.sparse as sp
 from .._support.checks import MANY, as_array, as_distribution, as_losses_2d, as_real, frozen, instance, whole
 from .._support.files import reading, writing
 from ..errors import OpoError
+from .blocks import stored_arrays
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
-from .transitions import Transitions, as_csr, as_transitions, stored_arrays
+from .sparse import as_csr
+from .transitions import Transitions, as_transitions
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
 

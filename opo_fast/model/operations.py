@@ -102,7 +102,7 @@ def _backward(mdp: LayeredMDP, policy: Array, tolerance: float, *, greedy: int) 
     t = mdp.transitions
     q, v = aligned(t.n_rows, worth=4096), np.empty(mdp.layout.n_states)
     after = (chunk_of(t), t.width, greedy, mdp.row_losses, policy, tolerance, q, v)
-    fault = run_together(backward_sweep, t.arguments, after, t.threads)
+    fault = run_together(backward_sweep, t.arguments, after, t.threads, t.n_transitions)
     return t.scatter(q), v, fault
 
 
@@ -125,7 +125,7 @@ class Scratch:
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:
     """Add the occupancy of `policies[at]`, one number per row, to `visits`; returns whether it seems to be no policy."""
     after = (t.parts, t.width, policies, at, tolerance, scratch.d, scratch.w, visits, scratch.private)
-    return run_together(visit_sweep, t.arguments, after, t.threads)
+    return run_together(visit_sweep, t.arguments, after, t.threads, t.n_transitions)
 
 
 def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> Array:
@@ -271,6 +271,11 @@ def check_policy(mdp: LayeredMDP, policy: npt.ArrayLike) -> Array:
     """`policy` as a valid contiguous float64 array (n_states, A) of this model."""
     _check_mdp(mdp)
     return _checked_policy(as_real(policy, "policy"), mdp.layout, mdp.action_mask)
+
+
+def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
+    """`policy` as a valid contiguous float64 array (n_states, A) of a layout and mask."""
+    return _checked_policy(as_real(policy, "policy"), layout, action_mask)
 
 
 def _policy_rows(mdp: LayeredMDP, policy: npt.ArrayLike) -> tuple[Array, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_dtype, as_real, frozen, read_only, tolerance_of
+from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read_only, tolerance_of
 from ..errors import OpoError, Place
 from ..kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
 from ..kernels.scores import path_probabilities
+from .blocks import CSR, DENSE, csr_array, dense_array, layer_list
 from .layout import Immutable, Layout, aligned, as_mask
+from .sparse import as_csr
 
-__all__ = ["CSR", "DENSE", "Transitions", "as_csr", "as_transitions", "is_plain", "stored_arrays"]
+__all__ = ["CSR", "DENSE", "Transitions", "as_transitions", "is_plain"]
 
 Array = npt.NDArray[Any]
-
-DENSE, CSR = 0, 1
 
 _SMALL = 1 << 14
 """Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
@@ -70,8 +70,14 @@ class Transitions(Immutable):
         dtype: npt.DTypeLike = np.float64,
         where: str | Place = "transitions",
     ) -> None:
-        if action_mask is None and (dtype is np.float64 or dtype is FLOAT64) and self._fill_small(layout, arrays):
+        if (
+            isinstance(layout, Layout)
+            and action_mask is None
+            and (dtype is np.float64 or dtype is FLOAT64)
+            and self._fill_small(layout, arrays)
+        ):
             return
+        instance(layout, "layout", Layout)
         self.layout = layout
         self.dtype = as_dtype(dtype)
         self.action_mask = as_mask(layout, action_mask)
@@ -79,7 +85,7 @@ class Transitions(Immutable):
         if self.action_mask is not None:
             self.rows = frozen(np.concatenate([[0], np.cumsum(self.action_mask.sum(axis=1))]).astype(np.int64))
             self.pairs = frozen(np.flatnonzero(self.action_mask))
-        arrays = _as_list(arrays, layout, where)
+        arrays = layer_list(arrays, layout, where)
         sparse = [type(array) is not np.ndarray and sp.issparse(array) for array in arrays]
         if any(sparse) and not all(sparse):
             raise OpoError(
@@ -384,10 +390,10 @@ class Transitions(Immutable):
         start, n_rows = int(self.block[h]), self._n_rows(h)
         if self.kind == DENSE:
             block = self.data[start : start + n_rows * self.layout.layer_sizes[h + 1]]
-            return _dense_array(self.layout, h, block, self._allowed(h))
+            return dense_array(self.layout, h, block, self._allowed(h))
         pointer = self.indptr[start : start + n_rows + 1]
         part = slice(int(pointer[0]), int(pointer[-1]))
-        return _csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self._allowed(h))
+        return csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self._allowed(h))
 
     def gather(self, values: Array) -> Array:
         """Entries of the allowed pairs of an (n_states, A) array, flat, one per row."""
@@ -441,112 +447,3 @@ def as_transitions(
         if not (mask is mine or (mask is not None and mine is not None and np.array_equal(mask, mine))):
             raise OpoError(f"action_mask differs from the mask of the {where}, which were built with their own")
     return transitions
-
-
-def _dense_array(layout: Layout, h: int, block: Array, allowed: Array | None) -> Array:
-    """One stored dense block (next state, row) as (S_h, A, S_{h+1}); rows of masked pairs are zero."""
-    n_next = layout.layer_sizes[h + 1]
-    full = np.zeros((layout.layer_sizes[h] * layout.n_actions, n_next), block.dtype)
-    full[slice(None) if allowed is None else allowed] = block.reshape(n_next, -1).T
-    return full.reshape(layout.layer_sizes[h], layout.n_actions, n_next)
-
-
-def _csr_array(layout: Layout, h: int, data: Array, indices: Array, pointer: Array, allowed: Array | None) -> Any:
-    """One stored CSR block, of which `pointer` may begin anywhere, as (S_h * A, S_{h+1}); rows of masked pairs are empty."""
-    n_pairs = layout.layer_sizes[h] * layout.n_actions
-    lengths = np.zeros(n_pairs, np.int64)
-    lengths[slice(None) if allowed is None else allowed] = np.diff(pointer)
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return sp.csr_array((data, indices.astype(np.int64), indptr), shape=(n_pairs, layout.layer_sizes[h + 1]))
-
-
-def stored_arrays(layout: Layout, mask: Array | None, kind: int, stored: dict[str, Array]) -> list[Any]:
-    """The transitions of a file, one array per layer; every number that points into another array is checked."""
-    data, indptr, indices, block = (stored[name] for name in ("data", "indptr", "indices", "block"))
-    for name, array, kinds in (("data", data, "f"), ("indptr", indptr, "iu"), ("indices", indices, "iu"), ("block", block, "iu")):
-        if array.ndim != 1 or array.dtype.kind not in kinds:
-            raise OpoError(f"{name} has shape {array.shape} and dtype {array.dtype}")
-    if kind not in (DENSE, CSR) or block.size != layout.horizon:
-        raise OpoError(f"kind is {kind}, and there are {block.size} blocks for {layout.horizon} layers")
-    built: dict[Any, Any] = {}
-    arrays = []
-    for h in range(layout.horizon - 1):
-        allowed = None if mask is None else mask[layout.layer(h)].ravel()
-        n_rows = layout.layer_sizes[h] * layout.n_actions if allowed is None else int(allowed.sum())
-        start, n_next = int(block[h]), layout.layer_sizes[h + 1]
-        size, source = (n_rows * n_next, data) if kind == DENSE else (n_rows + 1, indptr)
-        if start < 0 or start + size > source.size:
-            raise OpoError(f"block[{h}] is {start}: {size} entries from there are more than the {source.size} in the file")
-        key = (start, layout.layer_sizes[h : h + 2], None if allowed is None else allowed.tobytes())
-        if key not in built:
-            part = source[start : start + size]
-            if kind == DENSE:
-                built[key] = _dense_array(layout, h, part, allowed)
-            else:
-                lo, hi = int(part[0]), int(part[-1])
-                if not 0 <= lo <= hi <= min(data.size, indices.size) or (np.diff(part.astype(np.int64)) < 0).any():
-                    raise OpoError(f"indptr: the row pointers of layer {h} run from {lo} to {hi} in {data.size} stored entries")
-                built[key] = _csr_array(layout, h, data[lo:hi], indices[lo:hi], part.astype(np.int64), allowed)
-        arrays.append(built[key])
-    return arrays
-
-
-def as_csr(array: Any, name: str | Place) -> Any:
-    """A canonical CSR form of `array` (duplicates add up); the caller's arrays are never written to."""
-    if array.dtype.kind not in "fiub":
-        raise OpoError(f"{name} has dtype {array.dtype}: real numbers are needed")
-    if array.ndim != 2:
-        raise OpoError(f"{name} has shape {array.shape}: two axes are needed")
-    if array.format == "coo":
-        # Positions are checked before SciPy follows them: it does not.
-        for axis, coordinates in enumerate((array.row, array.col)):
-            bad = np.flatnonzero((coordinates < 0) | (coordinates >= array.shape[axis]))
-            if bad.size:
-                which = ("row", "next state")[axis]
-                raise OpoError(
-                    f"{name}: entry {int(bad[0])} names {which} {int(coordinates[bad[0]])}; 0 to {array.shape[axis] - 1} is needed"
-                )
-    elif array.format in ("csc", "bsr"):
-        try:
-            array.check_format(full_check=True)
-        except ValueError as error:
-            raise OpoError(f"{name} is not a valid sparse array: {error}") from None
-    source = array.tocsr()
-    indptr, indices, data = source.indptr, source.indices, source.data
-    n_rows, n_next = source.shape
-    bad_pointer = indptr.size != n_rows + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] > min(indices.size, data.size)
-    if bad_pointer:
-        raise OpoError(f"{name}: the row pointers are not those of {n_rows} rows in {indices.size} stored entries")
-    indices, data = indices[: indptr[-1]], data[: indptr[-1]]
-    if indices.size and (indices.min() < 0 or indices.max() >= n_next):
-        p = int(np.flatnonzero((indices < 0) | (indices >= n_next))[0])
-        row = int(np.searchsorted(indptr, p, side="right")) - 1
-        raise OpoError(f"{name}: row {row} names next state {int(indices[p])}; 0 to {n_next - 1} is needed")
-    if data.dtype not in (np.float64, np.float32):
-        data = data.astype(np.float64)
-    result = sp.csr_array((data, indices, indptr), shape=source.shape, copy=False)
-    result.has_canonical_format = False
-    if not _is_canonical(result):
-        result = result.copy()
-        result.sum_duplicates()
-    return result
-
-
-def _is_canonical(matrix: Any) -> bool:
-    """Whether indices increase strictly within each row, decided from the arrays and not from a flag."""
-    # Positions are within range by now, so that both of SciPy's types can be read as the kernels' own.
-    indices = np.ascontiguousarray(matrix.indices)
-    indices = indices.view(np.uint32) if indices.dtype == np.int32 else indices.astype(np.uint32)
-    indptr = np.ascontiguousarray(matrix.indptr, np.int64)
-    return bool(unordered_row(read_only(indptr), read_only(indices), matrix.shape[1]) < 0)
-
-
-def _as_list(arrays: Any, layout: Layout, where: str | Place) -> list[Any]:
-    if isinstance(arrays, (str, bytes)) or sp.issparse(arrays) or not isinstance(arrays, (Iterable, np.ndarray)):
-        raise OpoError(
-            f"{where} is a {type(arrays).__name__}: a sequence of {layout.horizon - 1} arrays, one per layer but the last, is needed"
-        )
-    result = list(arrays)
-    if len(result) != layout.horizon - 1:
-        raise OpoError(f"{where} has {len(result)} arrays: H - 1 = {layout.horizon - 1} are needed (the last layer leads to the end state)")
-    return result

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import items, real
+from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout, as_losses, as_mask
@@ -251,8 +252,7 @@ class _Checker:
                     wanted = float(np.square(f - t.losses).sum())
                 else:
                     p = as_transitions(self.layout, oracle.transitions(fit, t.context), self.action_mask)
-                    with np.errstate(divide="ignore"):
-                        wanted = float(-np.log(p.along(t.states, t.actions)).sum())
+                    wanted = log_loss(p.along(t.states, t.actions))
                 found = oracle.error(fit, t)
                 if not np.isclose(found, wanted, rtol=1e-6, atol=1e-9):
                     self.fault(f"error: error({fit!r}, trajectory) is {found!r}, its predictions give {wanted!r}")

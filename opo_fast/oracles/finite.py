@@ -1,16 +1,16 @@
-"""Finite classes: least squares and log loss by one running sum per candidate."""
+"""Oracles of finite classes: least squares and log loss by one running sum per candidate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_real, frozen, items, labels_of, real, whole
+from .._support.checks import FLOAT64, as_real, frozen, real, whole
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
@@ -20,70 +20,12 @@ from ..model.transitions import Transitions, is_plain
 from .log import TrajectoryLog
 from .plausible import NestedSet, kept_delta, missing_delta
 
-__all__ = ["FiniteDynamicsClass", "FiniteDynamicsOracle", "FiniteLossClass", "FiniteLossOracle"]
+__all__ = ["FiniteDynamicsOracle", "FiniteLossOracle"]
 
 Array = npt.NDArray[Any]
 CACHE_BYTES = 1 << 28
 LOWER_BYTES = 1 << 26
 """Bytes of least losses that an oracle keeps for contexts and versions that return."""
-
-
-class _FiniteClass:
-    """Candidates in a fixed order; ties of an oracle go to the lowest index."""
-
-    kind: str
-
-    def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
-        self.models = tuple(items(models, "models", "callables model(context)", some=True))
-        for i, model in enumerate(self.models):
-            if not callable(model):
-                raise OpoError(f"models[{i}] is a {type(model).__name__}: a callable model(context) is needed")
-        n = len(self.models)
-        self.names = labels_of([f"{self.kind} {i}" for i in range(n)] if names is None else names, n, "names", "models")
-        self.size = float(len(self.models))
-
-    def __len__(self) -> int:
-        return len(self.models)
-
-
-class FiniteLossClass(_FiniteClass):
-    """A finite class F of loss functions.
-
-    Parameters
-    ----------
-    models : sequence of callables
-        ``model(context)`` gives the mean losses, shape (n_states, A), in [0, 1]; the same context, the same numbers.
-    names : sequence of str, optional
-    """
-
-    kind = "loss"
-
-    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteLossOracle:
-        """A least-squares oracle without data."""
-        return FiniteLossOracle(self, layout)
-
-
-class FiniteDynamicsClass(_FiniteClass):
-    """A finite class P of dynamics.
-
-    Parameters
-    ----------
-    models : sequence of callables
-        ``model(context)`` gives transitions as `opo_fast.LayeredMDP` takes them, or a prebuilt `Transitions`.
-    names : sequence of str, optional
-    """
-
-    kind = "dynamics"
-
-    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
-        """A log-loss oracle without data."""
-        return FiniteDynamicsOracle(self, layout)
-
-    def squared_oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
-        """A least-squares oracle without data (RM-UCDD)."""
-        from .squared import FiniteSquaredOracle
-
-        return FiniteSquaredOracle(self, layout)
 
 
 class _FiniteOracle:

@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.linalg import helmert
 
 from .._support.checks import MANY, as_distribution, as_real, frozen, items, real, whole
 from .._support.fields import Fields
 from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.transitions import Transitions, as_transitions
-from .parametric import CACHE_BYTES, Batch, ParametricOracle, cover_size, grouped
+from .parametric import CACHE_BYTES, Batch, cover_size, grouped
+from .plausible import QuadraticSets
 from .support import Support
 
 __all__ = ["MixtureDynamicsClass", "MixtureDynamicsOracle", "mixture_weights"]
@@ -59,11 +62,16 @@ class MixtureDynamicsClass:
         return MixtureDynamicsOracle(self, layout, action_mask)
 
 
-class MixtureDynamicsOracle(ParametricOracle):
+class MixtureDynamicsOracle(QuadraticSets):
     """Log loss over mixture weights. Without data all weights are equal.
 
     Each fit is certified: `gap(fit)` bounds by how much its log-likelihood falls short of the maximum. Memory and time
     grow with the number of distinct rows of base probabilities in the data, not with the number of episodes.
+
+    Plausible set: the likelihood-ratio set in its quadratic form (`opo_fast.oracles.plausible.QuadraticSets`) over the
+    differences of weights, which sum to 0 in each group, d = groups * (number of bases - 1). At a fit on the boundary of a
+    simplex the gradient only lowers l inside, so leaving it out makes the set larger. Two weights of a group are at most
+    sqrt(2) apart: |W - fit|^2 <= 2 groups, added to the quadratic form, bounds what the data leave open.
     """
 
     def __init__(self, function_class: MixtureDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -80,6 +88,7 @@ class MixtureDynamicsOracle(ParametricOracle):
         self._z, self._counts = np.empty((64, self.shape[0] * self.shape[1])), np.zeros(64)
         self._fits = [np.full(self.shape, 1.0 / self.shape[1])]
         self._gaps = [0.0]
+        self._differences = helmert(self.shape[1]).T if self.shape[1] > 1 else np.zeros((1, 0))
         self._best: tuple[Array, float] | None = (self._fits[0], 0.0)
 
     def _valid(self, base: Any, j: int, at: str) -> Transitions:
@@ -136,6 +145,33 @@ class MixtureDynamicsOracle(ParametricOracle):
         weights = np.einsum("i,ij->j", self._membership(context), self.parameters(fit))
         return self.support.arrays(np.einsum("mj,j->m", self._probabilities(context), weights))
 
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Bound on the total-variation distance of plausible rows from the fit's, shape (n_states, A).
+
+        Half the sum over the next states of the greatest deviation of each over the set; at most the distance of the base
+        that is farthest from the fit.
+        """
+        membership, probabilities, support = self._membership(context), self._probabilities(context), self.support
+        groups, bases = self.shape
+        root = self._root(version)
+        root = np.einsum("i,ide->de", membership, root.reshape(groups, bases - 1, len(root)))
+        along = np.einsum("mj,je->me", probabilities, np.einsum("jd,de->je", self._differences, root))
+        bounds = 0.5 * support.row_sums(np.sqrt(np.square(along).sum(axis=1)))
+        weights = np.einsum("i,ij->j", membership, self.parameters(self._centre(version)))
+        fitted = np.einsum("mj,j->m", probabilities, weights)
+        farthest = 0.5 * support.row_sums(np.abs(probabilities - fitted[:, None])).max(axis=1)
+        result = np.zeros(self.layout.n_states * self.layout.n_actions)
+        result[: support.n_rows] = np.minimum(np.minimum(bounds, farthest), 1.0)
+        return result.reshape(self.layout.shape)
+
+    def _curvature(self) -> tuple[Array, float]:
+        groups, n = self.shape[0], len(self._rows)
+        d = groups * self._differences.shape[1]
+        z, counts = self._z[:n], self._counts[:n]
+        p = np.einsum("rk,k->r", z, self._fits[-1].ravel())
+        scaled = np.einsum("rij,jd->rid", z.reshape(n, *self.shape), self._differences).reshape(n, d) * (np.sqrt(counts) / p)[:, None]
+        return scaled.T @ scaled + np.eye(d), self._penalty(float(counts.sum()), d) + groups
+
     def parameters(self, fit: Hashable) -> Array:
         """W of a fit, shape (groups, number of bases)."""
         return self._fits[self._known(fit)]
@@ -151,8 +187,7 @@ class MixtureDynamicsOracle(ParametricOracle):
             return 0.0
         weights = np.einsum("i,ij->j", self._membership(trajectory.context), self.parameters(fit))
         p = np.where(cells >= 0, np.einsum("mj,j->m", self._probabilities(trajectory.context)[cells], weights), 0.0)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best weights lower the negative log-likelihood of all data."""

@@ -111,7 +111,7 @@ class ParametricOracle:
     def state(self) -> dict[str, Any]:
         """Data and fits: arrays, and values that JSON can hold. An oracle that restores it goes on with the same bits."""
         counts = {"episodes": self.episodes, "number": self._number, "stale": self._stale}
-        return {"oracle": self._settings(), **counts, **self._state()}
+        return {"oracle": self._settings(), **counts, **self._state(), **self._kept_state()}
 
     def _settings(self) -> dict[str, Any]:
         """What must agree between the oracle that wrote a state and the one that restores it."""
@@ -129,7 +129,7 @@ class ParametricOracle:
         # Each new fit takes new data.
         episodes, stale = fields.whole("episodes"), fields.truth("stale")
         number = fields.whole("number", most=episodes)
-        commit = self._restored(fields, number, episodes)
+        commit = {**self._restored(fields, number, episodes), **self._kept_restored(fields)}
         for name, value in commit.items():
             setattr(self, name, value)
         self.episodes, self._number, self._stale, self._checked = episodes, number, stale, None
@@ -140,6 +140,14 @@ class ParametricOracle:
     def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
         """Attributes that a state of so many fits and episodes stands for."""
         raise NotImplementedError
+
+    def _kept_state(self) -> dict[str, Any]:
+        """What is kept beside data and fits."""
+        return {}
+
+    def _kept_restored(self, fields: Fields) -> dict[str, Any]:
+        """Undo `_kept_state`."""
+        return {}
 
 
 class FeatureMap:

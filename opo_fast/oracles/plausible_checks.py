@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.files import read_state, write_state
+from .._support.state import read_state, write_state
 from ..model.layout import as_losses
 from .schedule import add_all
 

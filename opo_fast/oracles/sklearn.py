@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .._support.checks import instance, real, whole
 from .._support.fields import Fields
 from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError, install
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
@@ -317,8 +318,7 @@ class SklearnDynamicsOracle(_SklearnOracle):
         cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
         if not cells.size:
             return 0.0
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0)).sum()))
+        return log_loss(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0))
 
     def _targets(self, batch: Batch) -> Array:
         self.support.checked_cells(batch.contexts, batch.states, batch.actions)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from .._support.numbers import log_loss
 from ..model.contextual import Trajectory
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -38,8 +39,7 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
         p = along(self._answer(trajectory.context).models[fit], trajectory, self.layout)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def _gains(self, trajectory: Trajectory) -> Array:
         answers = self._answer(trajectory.context).models

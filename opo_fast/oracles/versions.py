@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import shown, whole
 from .._support.fields import Fields
-from ..errors import OpoError
 
-__all__ = ["Versions", "from_json", "to_json"]
+__all__ = ["Versions", "distinct"]
 
 Array = npt.NDArray[Any]
 
@@ -87,31 +85,6 @@ class Versions:
         return result
 
 
-def to_json(context: Any) -> Any:
-    """A context in JSON: numbers, strings and None as they are, tuples and arrays marked as such."""
-    if context is None or type(context) in (bool, int, float, str):
-        return context
-    if isinstance(context, np.generic):
-        return to_json(context.item())
-    if isinstance(context, tuple):
-        return {"tuple": [to_json(x) for x in context]}
-    if isinstance(context, np.ndarray) and context.dtype.kind in "iufb":
-        return {"array": [context.dtype.str, list(context.shape), context.tobytes().hex()]}
-    raise OpoError(f"context {context!r} cannot be saved: numbers, strings, tuples of these, or arrays are needed")
-
-
-def from_json(value: Any, place: str = "state") -> Any:
-    """Undo `to_json`, or raise an error that names the place."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    try:
-        if set(value) == {"tuple"} and isinstance(value["tuple"], list):
-            return tuple(from_json(x, place) for x in value["tuple"])
-        if set(value) == {"array"}:
-            dtype, shape, text = value["array"]
-            kind = np.dtype(dtype)
-            if kind.kind in "iufb":
-                return np.frombuffer(bytes.fromhex(text), kind).reshape([whole(n, "shape", least=0) for n in shape])
-    except (TypeError, ValueError, AttributeError, RecursionError):
-        pass
-    raise OpoError(f"{place} holds {shown(value)}, which is no context that was saved")
+def distinct(parts: list[Array]) -> Array:
+    """The entries of some arrays of int64, ascending, each once."""
+    return np.unique(np.concatenate([*parts, np.empty(0, np.int64)])).astype(np.int64)

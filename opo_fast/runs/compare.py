@@ -16,6 +16,7 @@ import numpy.typing as npt
 from .. import agents as registry
 from .._support.checks import MANY, having, instance, items, whole
 from .._support.files import as_folder
+from .._support.progress import bar
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory
 from .plots import regret_curves
@@ -181,48 +182,66 @@ def compare(
     """
     episodes = whole(episodes, "episodes", least=1)
     having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
-    if isinstance(seeds, (int, np.integer)):
-        numbers: Sequence[int] = range(whole(seeds, "seeds", least=1, most=MANY))
-    else:
-        numbers = [whole(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(items(seeds, "seeds", "seeds"))]
-    chosen = registry.names(cmdp.layout) if agents is None else agents
-    makers = dict(chosen) if isinstance(chosen, Mapping) else {registry.info(name).name: name for name in items(chosen, "agents", "names")}
-    instance({} if options is None else options, "options", Mapping, needed="a mapping from labels to keyword arguments")
-    if not makers:
-        raise OpoError("agents: at least one agent is needed, got none")
-    given = {label: dict((options or {}).get(label, {})) for label in makers}
-    for label in options or {}:
-        if label not in makers:
-            raise OpoError(f"options name {label!r}, which is none of the agents: {', '.join(makers)}")
+    numbers = _seeds(seeds)
+    makers, given = _makers(cmdp, agents, options)
     place = None if folder is None else as_folder(folder, "folder")
     environment = str(getattr(cmdp, "name", type(cmdp).__name__))
     results: dict[str, list[SimulationResult]] = {label: [] for label in makers}
-    report = _Progress(progress, len(makers) * len(numbers))
     warm: set[str] = set()
-    try:
-        for seed in numbers:
-            for label, maker in makers.items():
-                identity = _identity(cmdp, environment, label, maker, episodes, seed, given[label])
-                path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
-                run = _saved(path, identity)
-                if run is None:
-                    if label not in warm:
-                        # Kernels are compiled before a clock runs.
-                        simulate(cmdp, _made(maker, cmdp, episodes, seed, given[label]), min(episodes, 3), seed, progress=False)
-                        warm.add(label)
-                    agent = _Timed(_made(maker, cmdp, episodes, seed, given[label]))
-                    run = simulate(cmdp, agent, episodes, seed, progress=False)
-                    if run.interrupted:
-                        raise KeyboardInterrupt
-                    calls = getattr(agent, "planning_calls", float("nan"))
-                    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls, comparison=identity)
-                    if path is not None:
-                        run.save(path)
-                results[label].append(run)
-                report.show(run)
-    except KeyboardInterrupt:
-        return Comparison(environment, results, interrupted=True)
+    with bar("runs", len(makers) * len(numbers), progress) as shown:
+        try:
+            for seed in numbers:
+                for label, maker in makers.items():
+                    identity = _identity(cmdp, environment, label, maker, episodes, seed, given[label])
+                    path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
+                    run = _saved(path, identity)
+                    if run is None:
+                        run = _played(cmdp, label, maker, episodes, seed, given[label], warm)
+                        run.settings["comparison"] = identity
+                        if path is not None:
+                            run.save(path)
+                    results[label].append(run)
+                    shown(sum(map(len, results.values())), f"{label}, seed {seed}")
+        except KeyboardInterrupt:
+            return Comparison(environment, results, interrupted=True)
     return Comparison(environment, results)
+
+
+def _seeds(seeds: Any) -> Sequence[int]:
+    if isinstance(seeds, (int, np.integer)):
+        return range(whole(seeds, "seeds", least=1, most=MANY))
+    return [whole(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(items(seeds, "seeds", "seeds"))]
+
+
+def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker], dict[str, dict[str, Any]]]:
+    """The agents by label, and the options of each."""
+    chosen = registry.names(cmdp.layout) if agents is None else agents
+    makers = dict(chosen) if isinstance(chosen, Mapping) else {registry.info(name).name: name for name in items(chosen, "agents", "names")}
+    if not makers:
+        raise OpoError("agents: at least one agent is needed, got none")
+    options = {} if options is None else options
+    instance(options, "options", Mapping, needed="a mapping from labels to keyword arguments")
+    for label in options:
+        if label not in makers:
+            raise OpoError(f"options name {label!r}, which is none of the agents: {', '.join(makers)}")
+    return makers, {label: dict(options.get(label, {})) for label in makers}
+
+
+def _played(
+    cmdp: ContextualMDP, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any], warm: set[str]
+) -> SimulationResult:
+    """One run, with the agent's own time; KeyboardInterrupt where it was interrupted."""
+    if label not in warm:
+        # Kernels are compiled before a clock runs.
+        simulate(cmdp, _made(maker, cmdp, episodes, seed, options), min(episodes, 3), seed, progress=False)
+        warm.add(label)
+    agent = _Timed(_made(maker, cmdp, episodes, seed, options))
+    run = simulate(cmdp, agent, episodes, seed, progress=False)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    calls = getattr(agent, "planning_calls", float("nan"))
+    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls)
+    return run
 
 
 def _made(maker: str | Maker, cmdp: Any, episodes: int, seed: int, options: Mapping[str, Any]) -> Any:
@@ -255,27 +274,3 @@ def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
             what = "was played with " + ", ".join(f"{name} {old} instead of {new}" for name, old, new in pairs if old != new)
         raise OpoError(f"folder: {str(path)!r} {what}: name another folder (--out), or remove the file")
     return run
-
-
-class _Progress:
-    """A line on standard error that counts runs, and the time left, once two seconds have gone by."""
-
-    def __init__(self, wanted: bool | None, total: int) -> None:
-        import sys
-
-        self.shown = sys.stderr.isatty() if wanted is None else wanted
-        self.done, self.total, self.began = 0, total, time.perf_counter()
-        self._bar: Any = None
-
-    def show(self, run: SimulationResult) -> None:
-        self.done += 1
-        spent = time.perf_counter() - self.began
-        if not self.shown or (self._bar is None and spent < 2.0):
-            return
-        from rich.console import Console
-
-        left = spent / self.done * (self.total - self.done)
-        self._bar = self._bar or Console(stderr=True)
-        end = "\n" if self.done == self.total else "\r"
-        text = f"{self.done}/{self.total} runs, about {left:.0f} s left: {run.settings['agent']}, seed {run.settings['seed']}"
-        self._bar.print(f"{text:78.78s}", end=end, highlight=False)

@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._support.checks import as_path
+from .._support.files import writing
+from .._support.text import plain
 from ..errors import OpoError, install
 
 if TYPE_CHECKING:
     from .result import SimulationResult
 
-__all__ = ["COLOURS", "new_axes", "regret_curves", "save_figure"]
+__all__ = ["COLOURS", "lighten", "missing_matplotlib", "new_figure", "regret_curves", "save_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
 LINES = ("-", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 
 
-def new_axes(width: float = 7.0, height: float = 4.3) -> Any:
-    """Axes of a new figure that no window system needs to know of."""
+def missing_matplotlib() -> str | None:
+    """What to do where matplotlib is not installed; None where it is."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise OpoError(f"plots need matplotlib: {install('plot')}") from None
+        return f"plots need matplotlib: {install('plot')}"
+    return None
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure that no window system needs to know of."""
+    missing = missing_matplotlib()
+    if missing:
+        raise OpoError(missing)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    return figure
+
+
+def lighten(axes: Any) -> None:
+    """Only the lines that help to read a curve."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)
-    return axes
 
 
-def save_figure(axes: Any, path: str | os.PathLike[str]) -> None:
-    """Write the figure of `axes` to `path`; its ending names the format."""
-    try:
-        axes.figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise OpoError(f"path is {os.fspath(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure, whole or not at all; the ending of `path` names the format."""
+    name = as_path(path)
+    ending = os.path.splitext(name)[1][1:].lower()
+    known = sorted(figure.canvas.get_supported_filetypes())
+    if ending not in known:
+        raise OpoError(f"path is {name!r}: a picture with an ending of {', '.join(known)} is needed")
+    data = io.BytesIO()
+    figure.savefig(data, format=ending, dpi=150)
+    with writing(name) as file:
+        file.write(data.getbuffer())
 
 
 def regret_curves(
@@ -59,7 +82,9 @@ def regret_curves(
     for label, runs in results.items():
         if not runs:
             raise OpoError(f"results[{label!r}] is empty: at least one run is needed")
-    axes = new_axes() if axes is None else axes
+    if axes is None:
+        axes = new_figure(7.0, 4.3).add_subplot()
+        lighten(axes)
     for i, (label, runs) in enumerate(results.items()):
         length = min(run.episodes for run in runs)
         curves = np.array([run.cumulative_regret[:length] for run in runs])
@@ -67,7 +92,7 @@ def regret_curves(
         colour = COLOURS[i % len(COLOURS)]
         # More curves than colours: the next round of colours has another line.
         line = LINES[i // len(COLOURS) % len(LINES)]
-        axes.plot(episodes, curves.mean(axis=0), color=colour, linestyle=line, label=label)
+        axes.plot(episodes, curves.mean(axis=0), color=colour, linestyle=line, label=plain(label))
         if len(runs) > 1:
             low, high = np.quantile(curves, [0.1, 0.9], axis=0)
             axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -77,8 +102,8 @@ def regret_curves(
     first = next(iter(results.values()))[0]
     axes.set_xlabel("episode")
     axes.set_ylabel("cumulative regret (sum of losses)")
-    axes.set_title(title or first.settings["environment"])
+    axes.set_title(plain(title or first.settings["environment"]))
     axes.legend(frameon=False)
     if path is not None:
-        save_figure(axes, path)
+        save_figure(axes.figure, path)
     return axes

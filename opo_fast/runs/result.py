@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real
-from .._support.files import reading, writing
+from .._support.checks import real, shown
+from .._support.files import reading
+from .._support.state import holds, read_state, write_state
 from ..errors import OpoError
+from ..oracles.log import TrajectoryLog
 
 __all__ = ["COLUMNS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
 
@@ -68,7 +69,11 @@ class SimulationResult:
         The distinct contexts; empty where there are more than 10,000.
     settings : dict
         Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: what each of `contexts` means.
+    log : TrajectoryLog or None
+        The trajectories, where `simulate` was told to keep them; a result that was saved and loaded has none.
     """
+
+    log: TrajectoryLog | None = None
 
     def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any]) -> None:
         for name in COLUMNS:
@@ -141,23 +146,25 @@ class SimulationResult:
         return ContextSummary(label, int(mine.sum()), learned, uniform, optimum, float(self.regret[mine].sum()), share)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result to `path` as npz (no pickle). Contexts are kept where JSON can hold them."""
-        try:
-            contexts = json.loads(json.dumps(self.contexts))
-        except TypeError:
-            contexts = [repr(context) for context in self.contexts]
-        meta = json.dumps({"format": _FORMAT, "version": 1, "settings": self.settings, "contexts": contexts})
-        with writing(path) as file:
-            np.savez_compressed(file, meta=np.array(meta), **{name: getattr(self, name) for name in COLUMNS})
+        """Write the result to `path` as npz (no pickle). Contexts that a file cannot hold are kept as their repr."""
+        contexts = [context if holds(context) else repr(context) for context in self.contexts]
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        state = {"format": _FORMAT, "version": 2, "settings": self.settings, "contexts": contexts, "columns": columns}
+        write_state(path, state, compressed=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SimulationResult:
-        """Read a result that `save` wrote."""
-        with reading(path, "a result that SimulationResult.save wrote"), np.load(path, allow_pickle=False) as file:
-            meta = json.loads(str(file["meta"]))
-            if meta["format"] != _FORMAT:
-                raise OpoError(f"its format is {meta['format']!r}")
-            return cls({name: file[name] for name in COLUMNS}, meta["contexts"], meta["settings"])
+        """Read a result that `save` wrote.
+
+        Raises
+        ------
+        OpoError
+            No such file, or one that is damaged or does not hold what a result holds.
+        """
+        what = "a result that SimulationResult.save wrote"
+        state = read_state(path, what)
+        with reading(path, what):
+            return cls(*_checked(state))
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:
         """Cumulative regret over episodes, beside that of the uniform policy.
@@ -187,3 +194,54 @@ class SimulationResult:
 def _share(regret: Array, gap: Array) -> float:
     """1 - sum(regret) / sum(gap); NaN where the uniform policy is optimal up to rounding."""
     return float(1 - regret.sum() / gap.sum()) if gap.size and gap.mean() > 1e-12 else float("nan")
+
+
+_KINDS: dict[str, Any] = {
+    "environment": str,
+    "agent": str,
+    "seed": int,
+    "planned_episodes": int,
+    "interrupted": bool,
+    "seconds": (int, float),
+    "labels": list,
+}
+_MEASURED = ("saturation", *ERRORS)
+"""Columns that may be NaN or infinite: agents without bonuses or oracles, fits that exclude what happened."""
+
+
+def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[str, Any]]:
+    """The columns, contexts and settings of a state, or an error that names what is wrong."""
+    if (state.get("format"), state.get("version")) != (_FORMAT, 2):
+        raise OpoError(f"its format is {state.get('format')!r}, version {state.get('version')!r}: {_FORMAT!r}, version 2, is needed")
+    columns, contexts, settings = (state.get(name) for name in ("columns", "contexts", "settings"))
+    if not isinstance(columns, dict) or not isinstance(contexts, list) or not isinstance(settings, dict):
+        raise OpoError("its columns, contexts or settings are gone")
+    for name, kind in _KINDS.items():
+        value = settings.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise OpoError(f"settings[{name!r}] is {shown(value)}")
+    labels = settings["labels"]
+    if len(labels) != len(contexts) or not all(isinstance(label, str) for label in labels):
+        raise OpoError(f"there are {len(labels)} labels for {len(contexts)} contexts")
+    if not np.isfinite(settings["seconds"]) or settings["seconds"] < 0:
+        raise OpoError(f"settings['seconds'] is {settings['seconds']!r}")
+    length = None
+    for name in COLUMNS:
+        length = _check_column(name, columns.get(name), length)
+    if length is not None and length > settings["planned_episodes"]:
+        raise OpoError(f"it has {length} episodes of {settings['planned_episodes']} that were planned")
+    numbers = columns["context_index"]
+    if numbers.size and (numbers.min() < 0 or (contexts and numbers.max() >= len(contexts))):
+        raise OpoError(f"context_index runs from {numbers.min()} to {numbers.max()}, and there are {len(contexts)} contexts")
+    return columns, contexts, settings
+
+
+def _check_column(name: str, column: Any, length: int | None) -> int:
+    dtype = np.dtype(np.int64 if name in WHOLE else np.float64)
+    if not isinstance(column, np.ndarray) or column.dtype != dtype or column.ndim != 1:
+        raise OpoError(f"its column {name} is not a vector of {dtype}")
+    if length is not None and column.size != length:
+        raise OpoError(f"its column {name} has {column.size} entries, the others have {length}")
+    if name not in WHOLE and name not in _MEASURED and not np.isfinite(column).all():
+        raise OpoError(f"its column {name} has an entry that is not finite, in episode {int(np.flatnonzero(~np.isfinite(column))[0]) + 1}")
+    return int(column.size)

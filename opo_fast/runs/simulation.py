@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_real, frozen, whole
+from .._support.checks import as_real, frozen, truth, whole
 from .._support.fields import Fields, agrees
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
+from .._support.numbers import log_loss
+from .._support.progress import bar
+from .._support.text import figure
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
 from ..model.operations import Backend, check_backend, check_policy, evaluate, play, solve
 from ..model.streams import Streams
+from ..oracles.log import Recorder
 from .result import COLUMNS, ERRORS, WHOLE, SimulationResult
 
 __all__ = ["Simulation", "simulate"]
@@ -62,7 +63,9 @@ class Simulation:
     As those of `simulate`.
     """
 
-    def __init__(self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba") -> None:
+    def __init__(
+        self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba", log: bool = False
+    ) -> None:
         check_backend(backend)
         for name in ("sample_context", "mdp", "layout"):
             if not hasattr(cmdp, name):
@@ -88,6 +91,7 @@ class Simulation:
         self._truth = _Truth(cmdp, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []
+        self._recorder = Recorder(cmdp.layout) if truth(log, "log") else None
         self._sample_losses: Callable[[Array, Array], Array] | None = getattr(cmdp, "sample_losses", None)
         self.seconds = 0.0
 
@@ -122,6 +126,8 @@ class Simulation:
         if self._sample_losses is not None:
             check_trajectory(mdp.layout, mdp.action_mask, trajectory)
         self.agent.observe(trajectory)
+        if self._recorder is not None:
+            self._recorder.add(trajectory, policy, mdp.action_mask)
         number = self._number(context)
         best, uniform = self._truth.values(key, mdp)
         columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = value, best, uniform
@@ -139,7 +145,7 @@ class Simulation:
     def _record_errors(self, t: int, mdp: LayeredMDP, trajectory: Trajectory) -> None:
         """Errors along a trajectory of the fits before it, and of the truth."""
         means, along = mdp.losses[trajectory.states[:-1], trajectory.actions], mdp.transitions.along(trajectory.states, trajectory.actions)
-        truth = float(np.square(means - trajectory.losses).sum()), abs(float(np.log(along).sum()))
+        truth = float(np.square(means - trajectory.losses).sum()), log_loss(along)
         for name, error in zip(ERRORS, (*self.agent.held_out, *truth), strict=True):
             self.columns[name][t] = error
 
@@ -194,12 +200,15 @@ class Simulation:
         columns = _checked_columns(fields.inner("columns"), episode)
         if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
             raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
+        theirs = fields.inner("agent")
+        if "episode" in theirs.state:
+            theirs.exactly("episode", episode, "as many as the run has played")
         before = self.agent.state()
-        self.agent.restore(fields.value("agent"))
         try:
+            self.agent.restore(theirs.state)
             if "chains" in state and hasattr(self.agent, "restore_chains"):
                 self.agent.restore_chains(state["chains"])
-        except OpoError:
+        except BaseException:
             self.agent.restore(before)
             raise
         for name, column in self.columns.items():
@@ -209,6 +218,11 @@ class Simulation:
         _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in first:
             self._number(self.context(int(t)))
+
+    def regret_so_far(self) -> str:
+        """The cumulative regret, for a bar."""
+        done = slice(0, self.episode)
+        return f"regret {figure(float((self.columns['value'][done] - self.columns['optimal_value'][done]).sum()), '.1f')}"
 
     def result(self, *, interrupted: bool = False) -> SimulationResult:
         """What was recorded so far."""
@@ -223,7 +237,9 @@ class Simulation:
             "labels": list(self.labels) if few else [],
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
-        return SimulationResult(columns, list(self.contexts) if few else [], settings)
+        result = SimulationResult(columns, list(self.contexts) if few else [], settings)
+        result.log = None if self._recorder is None else self._recorder.log()
+        return result
 
 
 def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
@@ -250,6 +266,7 @@ def simulate(
     *,
     progress: bool | None = None,
     backend: Backend = "numba",
+    log: bool = False,
 ) -> SimulationResult:
     """Run `agent` for `episodes` episodes (paper, section 2.2) and record its exact regret.
 
@@ -266,6 +283,8 @@ def simulate(
         A bar on standard error. Default: on a terminal, once the run has taken two seconds.
     backend : {"numba", "numpy"}
         Of the true values and the rollouts; the agent has its own.
+    log : bool
+        Keep all trajectories, with the probabilities of the actions: ``result.log`` is then a `TrajectoryLog`.
 
     Returns
     -------
@@ -278,54 +297,16 @@ def simulate(
     OpoError
         The agent or the environment does not fit; an error of either names the episode.
     """
-    run = Simulation(cmdp, agent, episodes, seed, backend=backend)
-    with _bar(run, progress) as shown, interrupts() as interrupted:
+    run = Simulation(cmdp, agent, episodes, seed, backend=backend, log=log)
+    # Only the first episode takes long without a sign: kernels are compiled then.
+    with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:
             while run.episode < run.episodes and not interrupted():
                 run.step()
-                shown()
+                shown(run.episode, run.regret_so_far)
         except KeyboardInterrupt:
             return run.result(interrupted=True)
         except Exception as error:
             error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
             raise
     return run.result(interrupted=run.episode < run.episodes)
-
-
-@contextmanager
-def _bar(run: Simulation, progress: bool | None) -> Iterator[Callable[[], None]]:
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("regret {task.fields[regret]:.1f}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-    task = bar.add_task(f"{run.agent_name} (kernels are compiled on first use)", total=run.episodes, regret=0.0)
-    timer = threading.Timer(0.0 if progress else 2.0, bar.start)
-    timer.daemon = True
-    last = time.perf_counter()
-
-    def show() -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last > 0.1 or run.episode == run.episodes:
-            last = now
-            done = slice(0, run.episode)
-            regret = float((run.columns["value"][done] - run.columns["optimal_value"][done]).sum())
-            bar.update(task, description=run.agent_name, completed=run.episode, regret=regret)
-
-    timer.start()
-    try:
-        yield show
-    finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()

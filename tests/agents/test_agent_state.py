@@ -11,7 +11,7 @@ import pytest
 from strategies import random_model
 
 import opo_fast as of
-from opo_fast._support.files import read_state, write_state
+from opo_fast._support.state import read_state, write_state
 from opo_fast.agents.chain_agent import ChainAgent
 from opo_fast.algorithm.rules import ChainRule
 from opo_fast.runs.simulation import Simulation
@@ -155,7 +155,7 @@ def test_files_are_written_whole_or_not_at_all(tmp_path):
     assert found["b"] == [1, "x"]
     assert found["c"] == -np.inf
     np.testing.assert_array_equal(found["a"], [0.0, 1.0, 2.0])
-    with pytest.raises(of.OpoError, match="JSON"):
+    with pytest.raises(of.OpoError, match=r"state\.a is a object, which cannot be saved"):
         write_state(path, {"a": object()})
     with pytest.raises(of.OpoError, match="objects"):
         write_state(path, {"a": np.array([object()])})

@@ -51,3 +51,30 @@ def test_two_steps_by_hand():
     # Step 2: N = (1/2, 1/2), b = 2/15, Q = (0.9 - 2/15, 0.5 - 2/15), whose difference is again 0.4.
     second = of.reference.policy_chain([model, model], eta=np.log(2), beta_loss=0.4, beta_dynamics=0.0)
     assert second[0, 0] / second[0, 1] == pytest.approx(2**-0.8, rel=1e-14)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_chain_built_model_by_model_passes_through_the_policies_of_the_whole(masked):
+    rng = np.random.default_rng(1)
+    mask = np.array([[True, True], [True, False], [True, True], [False, True]]) if masked else None
+    models = [random_model(rng, (1, 1, 2), 2, mask=mask) for _ in range(3)]
+    given = {"eta": 0.4, "beta_loss": 0.7, "beta_dynamics": 0.3}
+    chain = of.PolicyChain(models[0].layout, **given, action_mask=mask)
+    np.testing.assert_array_equal(chain.policy(), models[0].uniform_policy())
+    for k, i in enumerate((0, 1, 1, 2, 0, 2), start=1):
+        chain.append(models[i])
+        history = [models[j] for j in (0, 1, 1, 2, 0, 2)[:k]]
+        np.testing.assert_array_equal(chain.policy(), of.policy_chain(history, **given))
+        np.testing.assert_allclose(chain.policy(), of.reference.policy_chain(history, **given), atol=1e-12)
+    assert len(chain) == 6
+
+
+def test_a_chain_refuses_a_model_that_does_not_fit():
+    rng = np.random.default_rng(1)
+    chain = of.PolicyChain(of.Layout([1, 2], 2), eta=0.1, beta_loss=0.1, beta_dynamics=0.1)
+    with pytest.raises(of.OpoError, match="another layout"):
+        chain.append(random_model(rng, (1, 3), 2))
+    with pytest.raises(of.OpoError, match="another action mask"):
+        chain.append(random_model(rng, (1, 2), 2, mask=np.array([[True, True], [True, False], [True, True]])))
+    with pytest.raises(of.OpoError, match="model of step 1"):
+        chain.append(None)

@@ -9,7 +9,7 @@ import pytest
 from oracle_worlds import draw_log, random_blocks
 
 import opo_fast as of
-from opo_fast._support.files import read_state, write_state
+from opo_fast._support.state import read_state, write_state
 from opo_fast.oracles import TrajectoryLog, check_oracle, scheduled
 
 LAYOUT = of.Layout([1, 2, 2], 2)

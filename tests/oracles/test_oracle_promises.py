@@ -9,8 +9,8 @@ import pytest
 from oracle_worlds import numbers, random_blocks
 
 import opo_fast as of
-from opo_fast._support.files import read_state, write_state
 from opo_fast._support.lru import LRU
+from opo_fast._support.state import read_state, write_state
 from opo_fast.oracles import (
     DisjointLinearLossClass,
     DynamicsOracle,
