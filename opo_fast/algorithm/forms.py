@@ -115,11 +115,12 @@ class SingleChain(Chain):
         order = np.empty((most, max(layout.layer_sizes) if found.radius.size else 0), np.int64)
         after = (
             model.parts, length, self.policies.line(self.steps), int(keep), chunk, model.width, int(bonus.needed), losses,
-            NO_ROWS if counts is None else counts, bonus.beta_loss / 2, bonus.beta_dynamics / 2, self.engine.rule.weight, lower,
-            found.table, found.radius, order, self.policies.lines, self.sum_q, self.v, hedge.gap, hedge.total, hedge.log_actions,
-            hedge.excess, NO_ROWS, scratch.d, scratch.w, scratch.private, lines,
+            NO_ROWS if counts is None else counts, (bonus.beta_loss / 2, bonus.beta_dynamics / 2, self.engine.rule.weight),
+            (lower, found.table, found.radius, order), self.policies.lines,
+            (self.sum_q, self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess), NO_ROWS, scratch.d, scratch.w,
+            scratch.private, lines,
         )  # fmt: skip
-        run_together(self_tuning_steps, model.arguments, after, most)
+        run_together(self_tuning_steps, model.arguments, after, most, length * model.n_transitions)
 
 
 class PackedChain(Chain):

@@ -13,11 +13,11 @@ from ._sync import meet
 from .evaluation import expectation
 from .occupancy import visit
 
-__all__ = ["chain_steps"]
+__all__ = ["chain_steps", "optimistic_losses"]
 
 
 @inlined
-def _optimistic_losses(lo, hi, losses, visits, rule, h, q):
+def optimistic_losses(lo, hi, losses, visits, rule, h, q):
     """Losses minus bonus of rows lo..hi-1 of layer h, from q[0] on."""
     one = vset(1.0)
     half_dynamics = rule.half_dynamics[h]
@@ -170,7 +170,7 @@ def chain_steps(
             end = layers[h] + share(size, me + 1, n)
             for lo in range(layers[h] + share(size, me, n), end, chunk):
                 hi = min(lo + chunk, end)
-                _optimistic_losses(rows[lo], rows[hi], losses, visits, rule, h, q)
+                optimistic_losses(rows[lo], rows[hi], losses, visits, rule, h, q)
                 if h < block.size - 1:
                     expectation(model, h, rows[lo], rows[hi], v, q, q, rows[lo])
                 if greedy:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ._arguments import Hedge
+from ._arguments import Hedge, Pack
 from ._jit import inlined, kernel
 from ._simd import vadd, vdiv, vexp, view, vload, vlog, vmax, vmin, vmul, vset, vstore, vsub
-from .packed import add_visits, expectation, optimistic_loss
+from .packed import add_visits, bonus_of, expectation
 
 __all__ = ["packed_self_tuning_steps"]
 
@@ -95,10 +95,9 @@ def packed_self_tuning_steps(
     for step in range(n_steps):
         at = k + step if keep else k
         if step > 0 and with_bonus:
-            add_visits(block, layers, rows, data, store[at - 1], d, w, visits)
+            add_visits(Pack(block, layers, rows, data), store[at - 1], d, w, visits)
         hedge = Hedge(store[at], store[at + 1 if keep else at], regret, v, gap, total, log_actions, moved)
         for h in range(block.size - 1, -1, -1):
-            bonus = (vset(half_loss), vset(half_dynamics[h]), vset(weight))
             v0 = layers[h + 1]
             n_next = layers[h + 2] - v0 if h < block.size - 1 else 0
             if radius.size > 0:
@@ -110,7 +109,8 @@ def packed_self_tuning_steps(
                 for r in range(rows[s], rows[s + 1]):
                     q = vset(-1e300)
                     if with_bonus:
-                        q = expectation(data, p, n_next, v, v0, optimistic_loss(r, losses, visits, bonus))
+                        b = bonus_of(visits, r, vset(half_loss), vset(half_dynamics[h]), vset(weight))
+                        q = expectation(data, p, n_next, v, v0, vsub(vload(losses, 8 * r), b))
                     if table.shape[0] > 0:
                         plausible = (data, table, radius, r, order, moved)
                         q = vmax(_least_q(p, n_next, v, v0, vload(lower, 8 * r), plausible), q)

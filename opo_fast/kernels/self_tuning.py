@@ -28,18 +28,22 @@ def _raise(x, n, y):
 @kernel
 def self_tuning_steps(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, keep, chunk, width, with_bonus, losses, visits,
-    half_loss, half_dynamics, weight, lower, table, radius, order, store, regret, v, gap, total, log_actions, excess, last_q, d, w,
-    private, scratch,
+    bonus, plausible, store, sums, last_q, d, w, private, scratch,
 ):  # fmt: skip
     """`n_steps` steps under the same fits and plausible sets, from policy `store[k]` on: what thread `me` of `n` does.
 
     Q is the greater of 0, of losses - bonus + E[V] where `with_bonus` is set, and of `lower` plus the least E[V] over the
     plausible dynamics (see `plausible.least_q`) where `table` has lines. With `keep` each step writes its policy to the next
     line of `store`, and `visits` counts as for `chain_steps`; without, line k is written over, and there must be no bonus.
+    `bonus` is (half_loss, half_dynamics, weight), `plausible` (lower, table, radius, order), `sums` (regret, v, gap, total,
+    log_actions, excess) of `Hedge`: Python hands over more than thirty arguments in a way that kernels cannot inline.
     `last_q`, where it has numbers, gets the last step's Q before it is raised to 0. `scratch` has three lines per thread for the
     rows of a chunk, `order` one per thread for the states of a layer.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
+    half_loss, half_dynamics, weight = bonus
+    lower, table, radius, order = plausible
+    regret, v, gap, total, log_actions, excess = sums
     rule = Rule(half_loss, half_dynamics, weight, 0.0)
     q = scratch[3 * me]
     e = scratch[3 * me + 1]
@@ -60,7 +64,7 @@ def self_tuning_steps(
                 r0 = rows[lo]
                 r1 = rows[hi]
                 if with_bonus:
-                    optimistic_losses(r0, r1, losses, visits, rule, half_dynamics[h], q)
+                    optimistic_losses(r0, r1, losses, visits, rule, h, q)
                     if h < block.size - 1:
                         expected(model, h, r0, r1, v, q)
                 if table.shape[0] > 0:
