@@ -20,6 +20,7 @@ from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import Backend
 from .base import SOURCE, State, checked_fit
+from .diagnostics import Diagnostics, diagnose
 from .oracle_agent import OracleAgent
 
 __all__ = ["MEMORY", "ChainAgent"]
@@ -232,6 +233,16 @@ class ChainAgent(OracleAgent):
             return float("nan")
         chain, lane = self.engine.chain(context, self.history, self.steps)
         return chain.saturation(lane)
+
+    def diagnostics(self, context: Any, *, full: bool = True) -> Diagnostics:
+        """Whether bonuses are too large or no longer needed, in the last step of the chain at `context`.
+
+        Without `full`, what takes a look at all pairs is left out.
+        """
+        if self.steps == 0 or self.episode < self.rule.forced or self.backend == "numpy":
+            return Diagnostics()
+        chain, lane = self.engine.chain(context, self.history, self.steps)
+        return diagnose(self, chain, lane, context, full=full)
 
     def value(self, context: Any) -> float:
         """The optimistic estimate of V(s_1) in the last step of the chain at `context`; 0 before any."""
