@@ -54,6 +54,7 @@ class _Truth:
             self._values.put(key, found, 256)
         return found
 
+
 LOOKS = 100
 """In about so many episodes of a run all pairs are looked at for its diagnostics."""
 
