@@ -177,9 +177,10 @@ class ChainAgent(OracleAgent):
     def _state(self) -> State:
         history = self.history
         # Fits of most oracles are numbers: an array is written and read in no time, however many runs there are.
-        runs: Any = history.runs if self.plausible else [run[:2] for run in history.runs]
+        width = 4 if self.plausible else 2
+        runs: Any = [run[:width] for run in history.runs]
         numbered = all(isinstance(fit, int) for run in runs for fit in run)
-        runs = np.array(runs, np.int64).reshape(len(runs), -1) if numbered else [list(run) for run in runs]
+        runs = np.array(runs, np.int64).reshape(len(runs), width) if numbered else [list(run) for run in runs]
         return {
             "history.length": history.length,
             "history.starts": np.array(history.starts, np.int64),
