@@ -24,7 +24,7 @@ if "all" in sys.argv:
     single = dense_mdp([1, 80, 80], 4)
     history = constant_history(1)
     for k in range(9):
-        history.append(0, 1 + k % 2)
+        history.append(Fits(0, 1 + k % 2))
     engine_of([single]).chain(0, history, 10)
 
 print(imported, time.perf_counter() - began)
