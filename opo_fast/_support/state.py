@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -22,7 +21,7 @@ __all__ = ["decode", "encode", "holds", "read_state", "write_state"]
 
 Array = npt.NDArray[Any]
 
-_JSON = "json"
+_JSON = "meta"
 _NEEDED = "arrays, numbers, texts, None, and lists, tuples and mappings of them are needed"
 
 
@@ -149,10 +148,10 @@ class _Members(Mapping[str, Array]):
         self._archive, self._names = archive, set(archive.namelist())
 
     def __getitem__(self, name: str) -> Array:
-        member = io.BytesIO(self._archive.read(f"{name}.npy"))
-        array: Array = np.lib.format.read_array(member, allow_pickle=False)
-        if member.read(1):
-            raise OpoError(f"{name} is longer than its header says")
+        with self._archive.open(f"{name}.npy") as member:
+            array: Array = np.lib.format.read_array(member, allow_pickle=False)
+            if member.read(1):
+                raise OpoError(f"{name} is longer than its header says")
         return array
 
     def __contains__(self, name: object) -> bool:

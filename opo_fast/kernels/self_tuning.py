@@ -72,6 +72,9 @@ def self_tuning_steps(
                     least_q(model, h, r0, r1, v, lower, table, radius, order[me], x, e)
                     if with_bonus:
                         _raise(least, r1 - r0, q)
+                elif not with_bonus:
+                    for i in range(r1 - r0):
+                        q[i] = -1e300
                 if last_q.size > 0 and step == n_steps - 1:
                     for r in range(r0, r1):
                         last_q[r] = q[r - r0]
