@@ -20,6 +20,7 @@ from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import Backend
 from .base import SOURCE, State, checked_fit
+from .diagnostics import Diagnostics, diagnose
 from .oracle_agent import OracleAgent
 
 __all__ = ["MEMORY", "ChainAgent"]
@@ -176,9 +177,10 @@ class ChainAgent(OracleAgent):
     def _state(self) -> State:
         history = self.history
         # Fits of most oracles are numbers: an array is written and read in no time, however many runs there are.
-        runs: Any = history.runs if self.plausible else [run[:2] for run in history.runs]
+        width = 4 if self.plausible else 2
+        runs: Any = [run[:width] for run in history.runs]
         numbered = all(isinstance(fit, int) for run in runs for fit in run)
-        runs = np.array(runs, np.int64).reshape(len(runs), -1) if numbered else [list(run) for run in runs]
+        runs = np.array(runs, np.int64).reshape(len(runs), width) if numbered else [list(run) for run in runs]
         return {
             "history.length": history.length,
             "history.starts": np.array(history.starts, np.int64),
@@ -232,6 +234,16 @@ class ChainAgent(OracleAgent):
             return float("nan")
         chain, lane = self.engine.chain(context, self.history, self.steps)
         return chain.saturation(lane)
+
+    def diagnostics(self, context: Any, *, full: bool = True) -> Diagnostics:
+        """Whether bonuses are too large or no longer needed, in the last step of the chain at `context`.
+
+        Without `full`, what takes a look at all pairs is left out.
+        """
+        if self.steps == 0 or self.episode < self.rule.forced or self.backend == "numpy":
+            return Diagnostics()
+        chain, lane = self.engine.chain(context, self.history, self.steps)
+        return diagnose(self, chain, lane, context, full=full)
 
     def value(self, context: Any) -> float:
         """The optimistic estimate of V(s_1) in the last step of the chain at `context`; 0 before any."""

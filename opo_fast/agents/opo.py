@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
@@ -12,6 +13,7 @@ from ..algorithm.parameters import parameters
 from ..algorithm.rules import ChainRule, opo_rule
 from ..algorithm.self_tuning import self_tuning_rule
 from ..errors import OpoError
+from ..model.contextual import Trajectory
 from ..model.layout import Layout
 from ..model.operations import Backend
 from .base import check_layout, sizes_of
@@ -21,6 +23,8 @@ from .oracle_agent import dynamics_oracle, loss_oracle
 __all__ = ["OPO", "Tuning"]
 
 Tuning = Literal["auto", "theory"]
+PATIENCE = 100
+"""Episodes after which an agent at the theory's constants says that its policy is uniform."""
 
 
 class OPO(ChainAgent):
@@ -102,6 +106,20 @@ class OPO(ChainAgent):
             factors = {name: 1.0 if value is None else value for name, value in scales.items()}
             rule = self._given(layout, episodes, given, lambda t: parameters(layout, t, **sizes, delta=delta, **factors))
         super().__init__(layout, losses, dynamics, rule, action_mask=action_mask, backend=backend, memory=memory)
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """See `ChainAgent.observe`. Once, after `PATIENCE` episodes in which the theory's bonuses kept the policy uniform, it says so."""
+        super().observe(trajectory)
+        if self.tuning == "theory" and self.episode == PATIENCE:
+            betas, h = self.rule.bonus(self.steps), self.layout.horizon
+            # Every Q is 0 where the bonus is at least H however often a pair was visited.
+            least = min(1.0, betas.beta_loss / 2 / PATIENCE) + 2 * h * min(1.0, float(betas.beta_dynamics[0]) / 2 / PATIENCE)
+            if least >= h * (1 + 1e-6):
+                warnings.warn(
+                    f"after {PATIENCE} episodes every bonus is still above the greatest loss-to-go {h}, so the policy is uniform: the "
+                    "theory's constants need more episodes than are practical; leave out tuning to learn",
+                    stacklevel=2,
+                )
 
     def _given(
         self, layout: Layout, episodes: int | None, given: dict[str, float | None], theory: Callable[[int], Iterable[float]]

@@ -201,7 +201,8 @@ def dynamics_oracle(source: Any, layout: Layout, action_mask: npt.ArrayLike | No
 
 def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:
     """A fresh oracle of a function class, or the given oracle; anything else is refused."""
-    oracle = source.oracle(layout, action_mask) if hasattr(source, "oracle") else source
+    # The attribute `oracle` of a scheduled oracle is the one that it schedules.
+    oracle = source.oracle(layout, action_mask) if callable(getattr(source, "oracle", None)) else source
     missing = [method for method in methods if not callable(getattr(oracle, method, None))]
     if missing:
         raise OpoError(

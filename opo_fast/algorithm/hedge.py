@@ -58,7 +58,8 @@ class HedgeSums:
 
     def restore(self, fields: Fields) -> None:
         """Undo `state`."""
-        gap, total = (fields.numbers(name, (self.size,), least=0.0) for name in ("gap", "total"))
-        for name, values in (("gap", gap), ("total", total)):
-            fields.check(name, bool((values > 0).all()), "holds a number that is not above 0")
+        gap = fields.numbers("gap", (self.size,), least=START_GAP)
+        # The best action of each state weighs 1.
+        total = fields.numbers("total", (self.size,), least=1.0)
+        fields.check("total", bool((total <= self._actions * (1 + 1e-9)).all()), "holds weights above the number of actions")
         self.gap[: self.size], self.total[: self.size] = gap, total

@@ -192,7 +192,10 @@ def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: 
 
 
 def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRule) -> Array:
-    """Q of one step, from the last layer to the first."""
+    """Q of one step, from the last layer to the first.
+
+    A greedy rule looks for the least Q before it raises V to 0: raising Q first would make all unexplored actions alike.
+    """
     layout, arrays = model.layout, model.transitions.arrays()
     allowed = np.ones(layout.shape, bool) if model.action_mask is None else model.action_mask
     q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
@@ -201,9 +204,9 @@ def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRu
         q[layer] = model.losses[layer] - (bonus(visits[layer], rule.beta_loss) + rule.weight * bonus(visits[layer], rule.beta_dynamics[h]))
         if h < layout.horizon - 1:
             q[layer] += expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
-        q[layer] = np.maximum(0.0, q[layer])
         if rule.greedy:
-            v[layer] = np.where(allowed[layer], q[layer], np.inf).min(axis=1)
+            v[layer] = np.maximum(0.0, np.where(allowed[layer], q[layer], np.inf).min(axis=1))
         else:
+            q[layer] = np.maximum(0.0, q[layer])
             v[layer] = (policy[layer] * q[layer]).sum(axis=1)
     return q

@@ -19,9 +19,10 @@ from numba.np import arrayobj
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter", "tpanel",
-    "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload",
-    "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
+    "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter",
+    "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view",
+    "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1",
+    "vswap2", "vswap4", "vtranspose",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()

@@ -9,9 +9,10 @@ import numpy as np
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter", "tpanel",
-    "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload",
-    "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
+    "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter",
+    "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload",
+    "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2",
+    "vswap4", "vtranspose",
 ]  # fmt: skip
 
 

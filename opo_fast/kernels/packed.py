@@ -105,11 +105,12 @@ def _backup(pack, greedy, losses, visits, rule, step):
             p = block[h] + (rows[s] - rows[layers[h]]) * n_next
             for r in range(rows[s], rows[s + 1]):
                 q = vsub(vload(losses, 8 * r), bonus_of(visits, r, half_loss, half_dynamics, weight))
-                q = vmax(vset(0.0), expectation(data, p, n_next, step.v, layers[h + 1], q))
+                q = expectation(data, p, n_next, step.v, layers[h + 1], q)
                 p += n_next
                 if greedy:
                     vstore(step.following, 8 * r, q)
                 else:
+                    q = vmax(vset(0.0), q)
                     value = vfma(vload(step.policy, 8 * r), q, value)
                     q = vadd(vload(step.sum_q, 8 * r), q)
                     vstore(step.sum_q, 8 * r, q)
@@ -117,6 +118,8 @@ def _backup(pack, greedy, losses, visits, rule, step):
             if greedy:
                 vstore(step.v, 8 * s, least)
                 _deterministic(rows[s], rows[s + 1], step.v, s, step.following)
+                # Raised to 0 only now: unexplored actions would all be alike.
+                vstore(step.v, 8 * s, vmax(vset(0.0), least))
             else:
                 vstore(step.v, 8 * s, value)
                 _softmax(rows[s], rows[s + 1], least, eta, step.sum_q, step.following)
