@@ -159,7 +159,8 @@ def test_each_kernel_is_compiled_once_whatever_the_input():
     once, twice, used = python(code).splitlines()
     assert once == "{}"
     assert twice == "{}"
-    assert int(used) >= 15
+    # Kernels that threads share are compiled inside their entrances.
+    assert int(used) >= 12
 
 
 @compiled_only
