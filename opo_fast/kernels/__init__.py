@@ -11,4 +11,8 @@ indptr, indices : CSR row pointers (int64) and successor positions inside the ne
 block : where the block of layer h starts, in `data` (dense) or in `indptr` (CSR); layers may share a block
 layers : first state of each layer, `horizon + 1` entries
 rows : first row of each state, `n_states + 1` entries; a *row* is a pair that the action mask allows
+
+A kernel takes its arguments one by one, since Python hands over a tuple more slowly, and groups them first (see
+`_arguments`); its parts take these groups. A part is written into the kernel that calls it (`_jit.inlined`). Sums that
+are unrolled, over several next states or policies at once, are words of `_simd`.
 """

@@ -5,8 +5,8 @@ order of every sum is written in the source. The words that begin with t take a 
 numbers, and stand for k operations each, which are written out while the kernel is compiled. How large k is, `strided`
 or `clamped` say: the tuple of positions that a tile is read from.
 
-``_llvm`` has the words as compiled code. With ``NUMBA_DISABLE_JIT=1`` the same words are those of ``_plain``, plain
-NumPy, for coverage and bounds checks (there a multiply-add rounds twice).
+``_llvm`` and ``_tiles`` have the words as compiled code. With ``NUMBA_DISABLE_JIT=1`` the same words are those of
+``_plain``, plain NumPy, for coverage and bounds checks (there a multiply-add rounds twice).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ._constants import EXP_MIN as EXP_MIN
 from ._constants import LANES as LANES
 from ._jit import COMPILED
 
-if COMPILED:  # pragma: no cover - the compiled words do not run where coverage is measured
+if COMPILED:
     from ._llvm import *  # noqa: F403
+    from ._tiles import *  # noqa: F403
 else:
     from ._plain import *  # noqa: F403

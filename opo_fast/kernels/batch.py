@@ -69,7 +69,7 @@ def _block_sums(data, o, first, end, own):
         p = strided(own.sums0 + 128 * part, 8, 16)
         a = tload(own.sums, p, 0)
         for i in range(first + part, end, 8):
-            a = touter(data, o, i, tload(own.w, strided(own.w0, 8, 4), 32 * i), a)
+            a = touter(data, o, i, tload(own.w, strided(own.w0 + 32 * i, 8, 4), 0), a)
         tstore(own.sums, p, 0, a)
 
 
