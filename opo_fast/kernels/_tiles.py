@@ -255,5 +255,3 @@ def vtranspose(typingctx: Any, tile: Any) -> Any:
         return _each(context, builder, sig, build_transpose(builder, cgutils.unpack_tuple(builder, args[0])))
 
     return tile(tile), generate
-
-

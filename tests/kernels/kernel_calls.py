@@ -1,0 +1,102 @@
+"""Models for the tests of kernels, and threads that run a kernel together, compiled or not."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+from strategies import random_model, random_policy
+
+from opo_fast.kernels import batch, chain, evaluation, occupancy, self_tuning
+from opo_fast.kernels._sync import GATE
+from opo_fast.model.layout import aligned
+
+INTERPRETED = bool(numba.config.DISABLE_JIT)
+
+SIZES = [1, 5, 13, 3]
+"""Layers of less than four states, of four and some, of eight and some: each has a loop of its own."""
+
+MODELS = [
+    ("dense", 3, True, np.float64),
+    ("dense", 4, False, np.float64),
+    ("dense", 3, False, np.float32),
+    ("stationary", 2, False, np.float64),
+    ("stationary", 8, False, np.float32),
+    ("csr", 3, True, np.float64),
+    ("csr", 4, False, np.float64),
+    ("csr", 3, False, np.float32),
+    ("stationary csr", 2, False, np.float64),
+    ("stationary csr", 8, False, np.float32),
+]
+"""Form, actions, masked, dtype."""
+
+
+def name_of(case):
+    form, n_actions, masked, dtype = case
+    return f"{form}-{n_actions}{'-masked' if masked else ''}-{np.dtype(dtype).name}"
+
+
+def model(case, seed=0, sizes=None, density=0.9):
+    form, n_actions, masked, dtype = case
+    sizes = sizes or ([1, 13, 13] if form.startswith("stationary") else SIZES)
+    return random_model(np.random.default_rng(seed), sizes, n_actions, form, masked=masked, dtype=dtype, density=density)
+
+
+def policies(mdp, count, seed=0):
+    """Random policies, one per line, one number per row."""
+    rng = np.random.default_rng(seed)
+    lines = aligned(count * mdp.transitions.n_rows).reshape(count, -1)
+    for line in lines:
+        line[:] = mdp.transitions.gather(random_policy(rng, mdp))
+    return lines
+
+
+def own(array):
+    """A writable aligned copy."""
+    copy = aligned(array.size)
+    copy[:] = np.ravel(array)
+    return copy
+
+
+def together(monkeypatch, kernel, before, after, n):
+    """`kernel(*before, me, n, gate, *after)` in `n` threads; what each returned."""
+    if n > 1 and INTERPRETED:
+        # Without compilation there are no atomic operations: Python's own barrier.
+        barrier = threading.Barrier(n)
+        for module in (batch, chain, evaluation, occupancy, self_tuning):
+            monkeypatch.setattr(module, "meet", lambda gate, me, n: barrier.wait(60))
+    gate = np.zeros(GATE, np.int64)
+    with ThreadPoolExecutor(n) as pool:
+        futures = [pool.submit(kernel, *before, me, n, gate, *after) for me in range(n)]
+        return [future.result(timeout=120) for future in futures]
+
+
+def forward_scratch(mdp, n, parts):
+    """d, w and private of the forward pass of one policy in `n` threads."""
+    t = mdp.transitions
+    d = np.full(mdp.layout.n_states + 8, np.nan)
+    w = np.full(n * occupancy.STATES * mdp.layout.n_actions if t.kind else t.most_rows, np.nan)
+    return d, w, np.full(parts * max(mdp.layout.layer_sizes), np.nan)
+
+
+def parts_of(mdp):
+    """Numbers of parts that a forward pass may have: of a dense dynamics one."""
+    return (1, 3) if mdp.transitions.kind else (1,)
+
+
+def chunks_of(mdp):
+    """Whole layers at a time, and eight states."""
+    return (mdp.layout.n_states, 8)
+
+
+def packed_block(mdp):
+    """Where the blocks of a pack of this layout and mask start."""
+    sizes = [rows * states for rows, states in zip(mdp.transitions.layer_rows[:-1], mdp.layout.layer_sizes[1:], strict=True)]
+    return np.array([0, *itertools.accumulate(sizes)], np.int64)
+
+
+def close(actual, expected, rtol=1e-12):
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-13)

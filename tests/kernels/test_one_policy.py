@@ -1,0 +1,167 @@
+"""Backward and forward recursion and the policy chain at one context, beside their twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import twins
+from kernel_calls import INTERPRETED, MODELS, chunks_of, close, forward_scratch, model, name_of, parts_of, policies, together
+from twins import Rows
+
+import opo_fast as of
+from opo_fast.kernels import _groups
+from opo_fast.kernels._sync import GATE
+from opo_fast.kernels.chain import chain_steps
+from opo_fast.kernels.evaluation import backward_sweep
+from opo_fast.kernels.occupancy import STATES, visit_sweep
+from opo_fast.model.layout import aligned
+
+cases = pytest.mark.parametrize("case", MODELS, ids=name_of)
+teams = pytest.mark.parametrize("n", [1, 2, 3])
+NO_GATE = np.zeros(GATE, np.int64)
+
+
+def backward(monkeypatch, mdp, policy, n, chunk, greedy, tolerance=1e-8):
+    t = mdp.transitions
+    q, v = aligned(t.n_rows), np.full(mdp.layout.n_states, np.nan)
+    after = (chunk, t.width, greedy, mdp.row_losses, policy, tolerance, q, v)
+    return q, v, any(together(monkeypatch, backward_sweep, t.arguments, after, n))
+
+
+def visit(monkeypatch, mdp, policy, n, parts, tolerance=1e-8):
+    t = mdp.transitions
+    d, w, private = forward_scratch(mdp, n, parts)
+    visits = aligned(t.n_rows, zero=True)
+    after = (parts, t.width, policy.reshape(1, -1), 0, tolerance, d, w, visits, private)
+    return visits, any(together(monkeypatch, visit_sweep, t.arguments, after, n))
+
+
+@cases
+@teams
+def test_evaluation(case, n, monkeypatch):
+    mdp = model(case)
+    policy = policies(mdp, 1)[0]
+    expected = twins.evaluate(Rows(mdp), mdp.row_losses, policy)
+    for chunk in chunks_of(mdp):
+        q, v, fault = backward(monkeypatch, mdp, policy, n, chunk, 0)
+        assert not fault
+        close(q, expected[0])
+        close(v, expected[1])
+
+
+@cases
+@teams
+def test_planning(case, n, monkeypatch):
+    mdp = model(case)
+    expected = twins.solve(Rows(mdp), mdp.row_losses)
+    for chunk in chunks_of(mdp):
+        policy = aligned(mdp.transitions.n_rows)
+        q, v, _ = backward(monkeypatch, mdp, policy, n, chunk, 1, -1.0)
+        close(q, expected[0])
+        close(v, expected[1])
+        assert policy.tolist() == expected[2].tolist()
+
+
+@cases
+@teams
+def test_occupancy(case, n, monkeypatch):
+    mdp = model(case)
+    policy = policies(mdp, 1)[0]
+    expected = twins.occupancy(Rows(mdp), policy)
+    for parts in parts_of(mdp):
+        visits, fault = visit(monkeypatch, mdp, policy, n, parts)
+        assert not fault
+        close(visits, expected)
+
+
+@cases
+def test_a_row_that_is_no_distribution_is_told(case, monkeypatch):
+    mdp = model(case)
+    for row in (0, mdp.transitions.n_rows // 2, mdp.transitions.n_rows - 1):
+        for entry in (-0.25, 1.5, np.nan, np.inf):
+            policy = policies(mdp, 1)[0]
+            policy[row] = entry
+            assert backward(monkeypatch, mdp, policy, 1, 8, 0)[2]
+            assert visit(monkeypatch, mdp, policy, 1, 1)[1]
+            assert not backward(monkeypatch, mdp, policy, 1, 8, 0, -1.0)[2]
+            assert not visit(monkeypatch, mdp, policy, 1, 1, -1.0)[1]
+
+
+@pytest.mark.parametrize("n_actions", [2, 3])
+def test_weights_that_are_almost_nothing_are_nothing(n_actions):
+    """The second action has 1e-100 and leads one state up, the others to the lowest: 1e-300 counts as 0."""
+    states, actions = np.arange(9).repeat(n_actions), np.tile(np.arange(n_actions), 9)
+    block = np.zeros((9, n_actions, 9))
+    block[states, actions, np.where(actions == 1, np.minimum(states + 1, 8), 0)] = 1.0
+    layout = of.Layout([1, 9, 9], n_actions)
+    mdp = of.LayeredMDP(layout, np.zeros(layout.shape), [block[:1], block])
+    policy = np.zeros(layout.shape)
+    policy[:, 0], policy[:, 1] = 1.0, 1e-100
+    for width in {0, n_actions % 3}:
+        d, w, private = forward_scratch(mdp, 1, 1)
+        visits = aligned(policy.size, zero=True)
+        visit_sweep(*mdp.transitions.arguments, 0, 1, NO_GATE, 1, width, policy.reshape(1, -1), 0, -1.0, d, w, visits, private)
+        second, third = visits.reshape(layout.shape)[1:10], visits.reshape(layout.shape)[10:]
+        assert second[1, :2].tolist() == [1e-100, 1e-100 * 1e-100]
+        assert third[2, :2].tolist() == [1e-100 * 1e-100, 0.0]
+        assert visits[visits > 0].min() > 1e-280
+
+
+def test_layers_of_more_states_than_are_worked_on_at_a_time(monkeypatch):
+    mdp = model(("csr", 3, False, np.float64), sizes=[1, STATES + 40, 9], density=0.02)
+    policy = policies(mdp, 1)[0]
+    for parts in (1, 2):
+        close(visit(monkeypatch, mdp, policy, 2, parts)[0], twins.occupancy(Rows(mdp), policy))
+
+
+def test_blocks_that_do_not_fit_a_cache_are_asked_for_ahead(monkeypatch):
+    n_next = 256
+    n_rows = -(-_groups._FROM_MEMORY // n_next)
+    if INTERPRETED:
+        n_rows = 64
+        monkeypatch.setattr(_groups, "_FROM_MEMORY", n_rows * n_next)
+    rng = np.random.default_rng(0)
+    rows = rng.random((n_rows, n_next))
+    rows /= rows.sum(axis=1, keepdims=True)
+    blocks = [sp.csr_array(np.full((2, n_rows // 2), 2 / n_rows)), sp.csr_array(rows)]
+    layout = of.Layout([1, n_rows // 2, n_next], 2)
+    mdp = of.LayeredMDP(layout, rng.random(layout.shape), blocks)
+    policy = policies(mdp, 1)[0]
+    m = Rows(mdp)
+    close(visit(monkeypatch, mdp, policy, 1, 1)[0], twins.occupancy(m, policy))
+    q, v, _ = backward(monkeypatch, mdp, policy, 1, STATES, 0)
+    expected = twins.evaluate(m, m.losses, policy)
+    close(q, expected[0])
+    close(v, expected[1])
+
+
+@cases
+@teams
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("count_actions", [False, True])
+def test_chain(case, n, greedy, count_actions, monkeypatch):
+    mdp = model(case)
+    t, steps, k = mdp.transitions, 4, 2
+    rng = np.random.default_rng(1)
+    half_dynamics = 0.9 * np.linspace(1.0, 0.5, mdp.layout.horizon)
+    start, visits0, sum0 = policies(mdp, 1)[0], rng.random(t.n_rows), rng.random(t.n_rows)
+    lines, past, sums, values = twins.chain(
+        Rows(mdp), mdp.row_losses, start, visits0, sum0, steps=steps, bonus_numbers=(0.6, half_dynamics, 2.5), eta=0.8,
+        greedy=greedy, count_actions=count_actions,
+    )  # fmt: skip
+    for parts in parts_of(mdp):
+        for chunk in chunks_of(mdp):
+            store = policies(mdp, k + steps + 1, seed=5)
+            store[k] = start
+            visits, sum_q, v = visits0.copy(), sum0.copy(), np.full(mdp.layout.n_states, np.nan)
+            scratch = np.empty((2 * n, min(chunk, max(mdp.layout.layer_sizes)) * mdp.layout.n_actions))
+            after = (
+                parts, steps, k, chunk, t.width, int(greedy), int(count_actions), mdp.row_losses, visits, store, sum_q, v,
+                *forward_scratch(mdp, n, parts), 0.6, half_dynamics, 2.5, 0.8, scratch,
+            )  # fmt: skip
+            together(monkeypatch, chain_steps, t.arguments, after, n)
+            close(store[k : k + steps] if greedy else store[k:], lines[1:] if greedy else lines, 1e-11)
+            close(visits, past, 1e-11)
+            close(v, values, 1e-11)
+            close(sum_q, sums, 1e-11)
