@@ -75,6 +75,7 @@ def test_occupancy(case, n, monkeypatch):
         close(visits, expected)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 @cases
 def test_a_row_that_is_no_distribution_is_told(case, monkeypatch):
     mdp = model(case)
