@@ -12,7 +12,6 @@ import sys
 import textwrap
 import warnings
 
-import mpmath
 import numba
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from opo_fast.algorithm import engine as engine_module
 from opo_fast.algorithm import forms as forms_module
 from opo_fast.algorithm import policies as policies_module
 from opo_fast.kernels import _jit
-from opo_fast.kernels._simd import EXP_MIN, fma, sexp, vabove, vexp, vfma, vload, vmax, vmin, vset, vstore, vsum, vtranspose
 from opo_fast.model import layered as layers
 from opo_fast.model import operations
 from opo_fast.model import transitions as transitions_module
@@ -354,133 +352,6 @@ def test_the_guard_sees_a_write_beside_an_array():
     np.lib.stride_tricks.as_strided(array.reshape(-1), (7,), (8,))[6] = 1.0
     with pytest.raises(AssertionError):
         guarded.check()
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
-
-
-@numba.njit
-def _vector_exp(x, out):
-    for i in range(0, x.size, 8):
-        vstore(out, i, vexp(vload(x, i)))
-
-
-@numba.njit
-def _scalar_exp(x, out):
-    for i in range(x.size):
-        out[i] = sexp(x[i])
-
-
-def exponentials(x):
-    """`vexp` and `sexp` of an array whose size is a multiple of 8: the same bits, or the test that asks fails."""
-    vector, scalar = np.empty(x.size), np.empty(x.size)
-    _vector_exp(x, vector)
-    _scalar_exp(x, scalar)
-    assert vector.tobytes() == scalar.tobytes()
-    return vector
-
-
-def error_in_ulp(x, value):
-    with mpmath.workprec(120):
-        exact = mpmath.exp(mpmath.mpf(float(x)))
-        return abs(float((mpmath.mpf(float(value)) - exact) / mpmath.mpf(math.ulp(float(exact)))))
-
-
-@compiled_only
-def test_exponential_is_within_2_ulp_over_the_whole_range():
-    rng = np.random.default_rng(0)
-    # Midpoints of the range reduction, where the polynomial's argument is largest, and their neighbours.
-    edges = (np.arange(-990, 1000) + 0.5) * math.log(2)
-    x = np.concatenate(
-        [
-            -rng.random(4000) * 690,
-            rng.random(1000) * 690,
-            -(10.0 ** rng.uniform(-320, 2, 2000)),
-            edges[edges > -690],
-            np.nextafter(edges[edges > -690], 0),
-            [0.0, -0.0, np.nextafter(EXP_MIN, 0), -1e-320],
-        ]
-    )
-    x = np.concatenate([x, np.zeros(-x.size % 8)])
-    assert max(map(error_in_ulp, x, exponentials(x))) <= 2
-
-
-@compiled_only
-def test_exponential_at_its_edges():
-    x = np.array([0.0, -0.0, EXP_MIN, np.nextafter(EXP_MIN, -np.inf), np.nextafter(EXP_MIN, 0), -1e300, -np.inf, np.nan])
-    value = exponentials(x)
-    assert value[:4].tolist() == [1.0, 1.0, 0.0, 0.0]
-    assert value[4] == pytest.approx(math.exp(-690), rel=1e-13)
-    assert value[4] > np.finfo(float).tiny
-    assert value[5:].tolist() == [0.0, 0.0, 0.0]
-    near = -np.arange(0, 4096) * 2.0**-55
-    steps = exponentials(near)
-    assert (steps <= 1.0).all()
-    assert (np.diff(steps) <= 0).all()
-    low = EXP_MIN + np.arange(-2048, 2048) * 2.0**-43
-    assert (np.diff(exponentials(low)) >= 0).all()
-
-
-@numba.njit
-def _words(a, b, c, out):
-    x, y, z = vload(a, 0), vload(b, 0), vload(c, 0)
-    vstore(out, 0, vmax(x, y))
-    vstore(out, 8, vmin(x, y))
-    vstore(out, 16, vabove(x, y))
-    vstore(out, 24, vfma(x, y, z))
-    out[32] = vsum(x)
-    out[33] = fma(a[0], b[0], c[0])
-    vstore(out, 34, vset(a[1]))
-
-
-def test_words():
-    rng = np.random.default_rng(0)
-    for dtype in (np.float64, np.float32):
-        a, b, c = (rng.normal(size=8).astype(dtype) for _ in range(3))
-        out = np.empty(42)
-        _words(a, b, c, out)
-        a, b, c = (part.astype(np.float64) for part in (a, b, c))
-        assert out[:8].tolist() == np.maximum(a, b).tolist()
-        assert out[8:16].tolist() == np.minimum(a, b).tolist()
-        assert out[16:24].tolist() == np.where(a > b, a, 0.0).tolist()
-        np.testing.assert_allclose(out[24:32], a * b + c, rtol=0, atol=1e-15)
-        assert out[33] == out[24]
-        assert (out[34:] == a[1]).all()
-
-
-@numba.njit
-def _transposed(a, out):
-    i = 0
-    for line in vtranspose(
-        (vload(a, 0), vload(a, 8), vload(a, 16), vload(a, 24), vload(a, 32), vload(a, 40), vload(a, 48), vload(a, 56))
-    ):  # fmt: skip
-        vstore(out, i, line)
-        i += 8
-
-
-def test_eight_vectors_are_transposed():
-    a, out = np.arange(64.0), np.empty(64)
-    _transposed(a, out)
-    assert out.reshape(8, 8).tolist() == a.reshape(8, 8).T.tolist()
-
-
-def test_lanes_are_summed_in_the_written_order():
-    """Halves are added, then quarters, then the last two: with these numbers every other order has another last bit."""
-    v = np.array([0.1, 1e9, 1e-9, -1e9, 0.7, 1e5, -0.3, 3e-5]) / 3
-    expected = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
-    assert expected not in (v.sum(), sum(v.tolist()), math.fsum(v))
-    out = np.empty(42)
-    _words(v, v, v, out)
-    assert out[32] == expected
-
-
-@compiled_only
-def test_multiply_add_rounds_once():
-    a, b, c = np.full(8, 1 + 2.0**-30), np.full(8, 1 - 2.0**-30), np.full(8, -1.0)
-    out = np.empty(42)
-    _words(a, b, c, out)
-    assert (out[24:32] == -(2.0**-60)).all()
-    assert out[33] == -(2.0**-60)
 
 
 @pytest.mark.parametrize("storage", ["dense", "csr"])

@@ -138,7 +138,7 @@ def least_expectation(plausible: Plausible, h: int, v_next: Array) -> Array:
     if not isinstance(dynamics, np.ndarray):
         return np.asarray(np.min([expected_next(t.arrays()[h], v_next, shape) for t in dynamics], axis=0))
     array = model.transitions.arrays()[h]
-    rows = np.asarray(array.todense() if array.ndim == 2 else array.reshape(-1, v_next.size))
+    rows = np.asarray(array.todense() if array.ndim == 2 else array.reshape(-1, v_next.size), np.float64)
     # Of each row as much mass as may move, from the largest values on, goes to the least value.
     falling = np.argsort(-v_next, kind="stable")
     mass, radius = rows[:, falling], dynamics[model.layout.layer(h)].reshape(-1, 1)
