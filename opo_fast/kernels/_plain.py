@@ -50,6 +50,11 @@ def vsum(v):
 
 
 def fma(a, b, c):
+    # As compiled, whatever the precision of what is given.
+    return float(a) * float(b) + float(c)
+
+
+def vfma(a, b, c):
     return a * b + c
 
 
@@ -86,7 +91,6 @@ def vswap4(v):
 
 
 vadd, vsub, vmul, vdiv, vmax, vmin = np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum
-vfma = fma
 
 
 def strided(start, stride, k):

@@ -1,0 +1,81 @@
+"""Run the tests of the kernels where faults show: as plain Python with every branch counted, and compiled with every index checked.
+
+    python tests/kernels/check.py              # both, side by side
+    python tests/kernels/check.py branches     # nothing compiled: fails below all branches of `opo_fast/kernels`
+    python tests/kernels/check.py bounds       # compiled with bounds checks: fails where a kernel was never run
+
+Both runs make the same calls, so that what the first reaches, branch by branch, is what the second checks.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+TESTS = ["-m", "pytest", "-p", "no:cacheprovider", str(HERE)]
+
+SETTINGS = f"""
+[run]
+branch = true
+source = {ROOT / "opo_fast" / "kernels"}
+omit =
+    # Machine instructions and what threads do with them exist only where kernels are compiled: their tests compare them with
+    # the plain words, and with one thread. How kernels are compiled and cached is not what they compute.
+    */_llvm.py
+    */_tiles.py
+    */_sync.py
+    */_jit.py
+[report]
+show_missing = true
+skip_covered = true
+precision = 2
+fail_under = 100
+exclude_also =
+    if COMPILED:
+"""
+
+
+def branches(folder: pathlib.Path) -> int:
+    """The run without compilation, under coverage.py."""
+    settings = folder / "coveragerc"
+    settings.write_text(SETTINGS)
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "COVERAGE_FILE": str(folder / "coverage")}
+
+    def run(command: str, *arguments: str) -> int:
+        return subprocess.call([sys.executable, "-m", "coverage", command, f"--rcfile={settings}", *arguments], cwd=ROOT, env=environment)
+
+    return run("run", *TESTS) or run("report")
+
+
+def bounds(folder: pathlib.Path) -> int:
+    """The run with bounds checks, with a cache of its own: Numba's does not tell checked code from other code."""
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(folder), "ALL_KERNELS": "1"}
+    return subprocess.call([sys.executable, *TESTS], cwd=ROOT, env=environment)
+
+
+RUNS = {"branches": branches, "bounds": bounds}
+
+
+def main(which: list[str]) -> int:
+    """The exit code: 0 where all that was asked for passed."""
+    if any(name not in RUNS for name in which):
+        print(__doc__)
+        return 2
+    if len(which) == 1:
+        with tempfile.TemporaryDirectory() as folder:
+            return RUNS[which[0]](pathlib.Path(folder))
+    started = {name: subprocess.Popen([sys.executable, __file__, name]) for name in which or RUNS}
+    codes = {name: process.wait() for name, process in started.items()}
+    for name, code in codes.items():
+        print(f"{name}: {'passed' if code == 0 else f'FAILED (exit code {code})'}")
+    return int(any(codes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

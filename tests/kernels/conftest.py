@@ -1,0 +1,32 @@
+"""Where the environment asks for it, a run fails that leaves a kernel out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+
+import pytest
+from numba.core.dispatcher import Dispatcher
+
+import opo_fast.kernels
+
+
+def left_out() -> list[str]:
+    """Kernels that were not compiled in this process. (Parts are compiled with the kernels that they are written into.)"""
+    names = []
+    for info in pkgutil.iter_modules(opo_fast.kernels.__path__, "opo_fast.kernels."):
+        # What threads do has its tests in tests/test_threads.py.
+        if info.name.endswith("._sync"):
+            continue
+        for name, value in vars(importlib.import_module(info.name)).items():
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == info.name and value.targetoptions.get("inline") != "always":
+                names += [] if value.signatures else [f"{info.name}.{name}"]
+    return names
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Replace a success by a failure."""
+    if os.environ.get("ALL_KERNELS") and exitstatus == 0 and (names := left_out()):
+        print(f"\nno test runs {', '.join(names)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
