@@ -62,6 +62,8 @@ def clamped(typingctx: Any, start: Any, stride: Any, first: Any, last: Any, k: A
 @intrinsic(prefer_literal=True)
 def tzeros(typingctx: Any, k: Any) -> Any:
     """k vectors of zeros; k is a number written in the source, or a tuple that has as many entries."""
+    if not isinstance(k, types.IntegerLiteral | types.BaseTuple):
+        return None
     count = k.literal_value if isinstance(k, types.IntegerLiteral) else k.count
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -7,10 +7,12 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import twins
 from kernel_calls import MODELS, close, model, name_of, packed_block, policies
 from twins import Rows
 
+import opo_fast as of
 from opo_fast.kernels import generate, ingest
 from opo_fast.kernels.counts import tabular_step
 from opo_fast.kernels.rollout import rollout
@@ -191,6 +193,19 @@ def test_rollouts(case):
         out = np.empty(h - 1)
         path_probabilities(*t.arguments, chosen, states, out)
         assert out.tolist() == [m.P[k][chosen[k] - m.rows(k).start, states[k + 1] - m.states(k + 1).start] for k in range(h - 1)]
+
+
+def test_a_stored_zero_is_never_drawn():
+    """Uniforms of 0 and of 1, the first and the last entry of each row being a 0 that is stored."""
+    block = sp.csr_array((np.array([0.0, 0.25, 0.75, 0.0] * 2), np.tile(np.arange(4), 2), np.array([0, 4, 8])), shape=(2, 4))
+    assert block.nnz == 8
+    layout = of.Layout([1, 4], 2)
+    mdp = of.LayeredMDP(layout, np.zeros(layout.shape), [block])
+    states, chosen = np.empty(3, np.int64), np.empty(2, np.int64)
+    for u, expected in ((0.0, 2), (1.0, 3)):
+        uniforms = np.full(2, u)
+        rollout(*mdp.transitions.arguments, np.full(10, 0.5), uniforms, uniforms, states, chosen)
+        assert states.tolist() == [0, expected, 5]
 
 
 @pytest.mark.parametrize("case", [MODELS[0], MODELS[5]], ids=name_of)

@@ -264,7 +264,8 @@ def test_positions():
 
 
 def _kernels_of(k):
-    """Tile words at one size, which is a constant of the function that is compiled."""
+    """Tile words at one size. A number of streams is a constant of the function that is compiled: no expression is."""
+    twice, eight = 2 * k, 8 * k
 
     @numba.njit
     def streams(data, start, stride, i, w, out):
@@ -282,9 +283,9 @@ def _kernels_of(k):
     @numba.njit
     def products(data, start, stride, i, w, out):
         o = strided(start, stride, k)
-        tstore(out, strided(0, 8, 2 * k), 0, touter(data, o, i, (vload(w, 0), vload(w, 8)), tzeros(2 * k)))
-        sums = tpanel(data, o, i, w, 3, tzeros(8 * k))
-        tstore(out, strided(16 * k, 8, 8 * k), 0, sums)
+        tstore(out, strided(0, 8, twice), 0, touter(data, o, i, (vload(w, 0), vload(w, 8)), tzeros(twice)))
+        sums = tpanel(data, o, i, w, 3, tzeros(eight))
+        tstore(out, strided(16 * k, 8, eight), 0, sums)
         tstore(out, strided(80 * k, 8, k), 0, tmerge(sums))
 
     return streams, products
