@@ -464,7 +464,10 @@ test_threads.threads_module._look = look
 test_threads.threads_module._load.running = lambda: 1
 of.set_threads(2)
 mdp = random_model(np.random.default_rng(3), [1, 40, 40], 3, "csr", density=0.5)
+of.set_threads(1)
 value = of.solve(mdp).v[0]
+of.set_threads(2)
+assert of.solve(mdp).v[0] == value
 def late():
     print("late", of.solve(mdp).v[0] == value, test_threads.run_all(abs, [(-1,), (-2,)]), flush=True)
 atexit.register(late)
@@ -520,6 +523,10 @@ def test_without_a_sleep_on_words_workers_take_naps(tmp_path):
     body = """
     from opo_fast.kernels import _sync
     assert not _sync.KEEP
+    # Compiled before workers are asked, who leave after a second without work.
+    of.set_threads(1)
+    assert test_threads.halved() == (test_threads.expected(), False)
+    of.set_threads(2)
     assert test_threads.halved() == (test_threads.expected(), True)
     (worker,) = test_threads.threads_module._crew.workers
     worker.join(60)
