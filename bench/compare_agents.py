@@ -15,8 +15,8 @@ import warnings
 
 import opo_fast as of
 from opo_fast import agents, envs
-from opo_fast.compare import Comparison, compare
 from opo_fast.errors import OpoError
+from opo_fast.runs.compare import Comparison, compare
 
 ENVIRONMENTS = {
     "random": (lambda: envs.make("random-finite", n_contexts=10, n_losses=20, n_dynamics=20, seed=7), 2000),

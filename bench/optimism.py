@@ -18,7 +18,7 @@ import numpy as np
 
 import opo_fast as of
 from opo_fast import agents, envs
-from opo_fast.simulate import Simulation
+from opo_fast.runs.simulation import Simulation
 
 FACTORS = (1.0, 1e-2, 1e-4, 1e-6, 0.0)
 

@@ -8,8 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 
 import opo_fast as of
-from opo_fast.chain import ChainEngine, History
-from opo_fast.rules import opo_rule
+from opo_fast.algorithm.engine import ChainEngine
+from opo_fast.algorithm.history import History
+from opo_fast.algorithm.rules import opo_rule
 
 
 def rng(seed=0):

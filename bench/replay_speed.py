@@ -11,8 +11,9 @@ from itertools import pairwise
 import numpy as np
 
 import opo_fast as of
-from opo_fast.chain import ChainEngine, History
-from opo_fast.rules import ChainRule
+from opo_fast.algorithm.engine import ChainEngine
+from opo_fast.algorithm.history import History
+from opo_fast.algorithm.rules import ChainRule
 
 SHAPES = [(4, 3, 3, 20_000), (10, 5, 3, 20_000), (6, 20, 4, 4_000), (20, 20, 4, 2_000), (50, 50, 5, 60)]
 """Horizon, states of a layer, actions, steps."""
@@ -35,9 +36,9 @@ class Source:
 def rules(horizon: int) -> dict[str, ChainRule]:
     half = np.full(horizon, 0.3)
     return {
-        "OPO": ChainRule(0.05, 0.5, half, 2.0 * horizon),
-        "E-UC3RL": ChainRule(0.0, 0.5, half, 2.0 * horizon, greedy=True, visits="contemporaneous"),
-        "RM-UCDD": ChainRule(0.0, 0.5, half, 2.0 * horizon, greedy=True, visits="actions"),
+        "OPO": ChainRule(1.0, 2 * half, 2.0 * horizon, "latest", greedy=False, eta=0.05),
+        "E-UC3RL": ChainRule(1.0, 2 * half, 2.0 * horizon, "contemporaneous", greedy=True),
+        "RM-UCDD": ChainRule(1.0, 2 * half, 2.0 * horizon, "actions", greedy=True),
     }
 
 

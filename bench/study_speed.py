@@ -17,11 +17,13 @@ import time
 import numpy as np
 
 from opo_fast import agents, envs
-from opo_fast.simulate import Simulation
-from opo_fast.study import Store, Study, run_study, runner
+from opo_fast.runs.simulation import Simulation
+from opo_fast.study import Store, Study, run_study
 from opo_fast.study.checkpoint import write
+from opo_fast.study.origin import versions
 from opo_fast.study.progress import status
-from opo_fast.study.storage import versions
+from opo_fast.study.recorder import Recorder
+from opo_fast.study.worker import Life, Task
 
 LONG = {"name": "random-finite", "options": {"horizon": 1000, "n_contexts": 2}}
 
@@ -59,10 +61,10 @@ def overhead(folder: pathlib.Path) -> None:
     store = Store(folder / "overhead")
     store.prepare(study)
     driver = (socket.gethostname(), os.getpid())
-    task = runner.Task(study.runs()[0], str(store.folder), ".", "npz", study.record, study.checkpoint, None, driver, True)
+    task = Task(study.runs()[0], str(store.folder), ".", "npz", study.record, study.checkpoint, None, driver, True)
     environment = envs.make(LONG["name"], **LONG["options"])
     plain, other = (Simulation(environment, agents.make("opo", environment, episodes=20_000), 20_000, 0) for _ in range(2))
-    recorder, life = runner.Recorder(other, study.record), runner.Life(task, store)
+    recorder, life = Recorder(other, study.record), Life(task, store)
     spent = {"plain": 0.0, "recorded": 0.0}
     for _ in range(60):
         began = time.process_time()

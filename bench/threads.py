@@ -23,7 +23,7 @@ import numpy as np
 from problems import csr_mdp, dense_mdp, rng
 
 import opo_fast as of
-from opo_fast import threads
+from opo_fast._support import threads
 
 SLOT = 0.2
 """Seconds between two changes of the setting."""

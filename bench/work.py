@@ -186,7 +186,7 @@ def catch_up(policies, batched):
     mdp, store = catch_up_problem(policies)
     engine = engine_of([mdp])
     chain = engine._create([(0, 0)])
-    chain.store = store
+    chain.policies.lines = store
     visits = np.zeros(engine.n_rows)
 
     def all_at_once():
@@ -232,7 +232,7 @@ def read_block_again(name):
     """What no evaluation of all pairs can go below: reading the layers' shared block once for each, from the caches it fits."""
     from stream import read_again
 
-    from opo_fast.threads import run_together
+    from opo_fast._support.threads import run_together
 
     mdp, _, _ = operation_problem(name)
     block = mdp.transitions.data[-(mdp.layout.layer_sizes[-1] ** 2) * mdp.layout.n_actions :].copy()

@@ -85,7 +85,7 @@ def main(episodes: int = 2000, picture: str | None = None, logged: int = 0) -> d
         regret, seconds = result.cumulative_regret[-1], result.settings["seconds"]
         print(f"{name:22} regret {regret:7.1f}   late held-out excess {excess:6.3f}   {seconds:5.1f} s")
     if picture:
-        from opo_fast.plots import regret_curves
+        from opo_fast.runs.plots import regret_curves
 
         regret_curves(
             {name: [result] for name, result in results.items()}, picture, title="A class that holds the truth, and one that does not"

@@ -1,22 +1,34 @@
 """Contextual Markov decision processes: OPO-CMDP and its competitors on compiled kernels over flat layered arrays."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import reference
-from .agents import OPO
-from .chain import policy_chain
-from .cmdp import ContextualMDP, FiniteContexts, Trajectory
+from ._support.threads import get_threads, set_threads
+from .agents import OPO, ChainAgent
+from .algorithm.policy_chain import PolicyChain, policy_chain
 from .envs.rewards import rewards_to_losses
 from .errors import OpoError
-from .layers import LayeredMDP
-from .layout import Layout
-from .operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
+from .model.contextual import ContextualMDP, FiniteContexts, Trajectory
+from .model.layered import LayeredMDP
+from .model.layout import Layout
+from .model.operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
+from .model.transitions import Transitions
 from .oracles import FiniteDynamicsClass, FiniteLossClass
-from .simulate import SimulationResult, simulate
-from .threads import get_threads, set_threads
+from .runs.result import SimulationResult
+from .runs.simulation import Simulation, simulate
+
+if TYPE_CHECKING:
+    from . import agents, analysis, envs, kernels, oracles, study
+    from .runs.compare import compare
 
 __version__ = "0.1.0"
 
 __all__ = [
     "OPO",
+    "ChainAgent",
     "ContextualMDP",
     "FiniteContexts",
     "FiniteDynamicsClass",
@@ -24,13 +36,22 @@ __all__ = [
     "LayeredMDP",
     "Layout",
     "OpoError",
+    "PolicyChain",
+    "Simulation",
     "SimulationResult",
     "Trajectory",
+    "Transitions",
+    "agents",
+    "analysis",
     "bonus",
+    "compare",
+    "envs",
     "evaluate",
     "exponential_weights",
     "get_threads",
+    "kernels",
     "occupancy",
+    "oracles",
     "policy_chain",
     "reference",
     "rewards_to_losses",
@@ -38,4 +59,23 @@ __all__ = [
     "set_threads",
     "simulate",
     "solve",
+    "study",
 ]
+
+_PACKAGES = ("agents", "analysis", "envs", "kernels", "oracles", "study")
+_LATER = {"compare": "runs.compare"}
+"""Names that are imported when they are asked for, and the modules that have them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _LATER:
+        found = getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

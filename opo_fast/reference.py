@@ -1,180 +1,21 @@
-"""Every operation once more in plain NumPy, to be read beside the paper: no incremental trick, no kernel.
+"""The package's operations in plain NumPy, to be read beside the paper: no incremental trick, no kernel.
 
 The signatures are those of the package's functions; ``backend="numpy"`` selects these. Inputs are taken as valid: the
 public functions of `opo_fast` validate.
 """
 
-from __future__ import annotations
+from .algorithm.algorithm1 import opo_cmdp, policy_chain
+from .model.reference import Evaluation, Solution, bonus, evaluate, exponential_weights, occupancy, rollout, solve
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
-
-from .layers import LayeredMDP
-from .rules import ChainRule, opo_rule
-
-__all__ = ["Evaluation", "Solution", "bonus", "evaluate", "exponential_weights", "occupancy", "policy_chain", "rollout", "solve"]
-
-Array = npt.NDArray[Any]
-
-
-class Evaluation(NamedTuple):
-    """Value of a policy: `q` of shape (n_states, A), 0 at masked pairs, and `v` of shape (n_states,)."""
-
-    q: Array
-    v: Array
-
-
-class Solution(NamedTuple):
-    """The optimum: `q` (n_states, A), 0 at masked pairs; `v` (n_states,); `policy` (n_states, A), deterministic."""
-
-    q: Array
-    v: Array
-    policy: Array
-
-
-def _expected_next(array: Any, v_next: Array, shape: tuple[int, int]) -> Array:
-    """sum_{s'} P(s'|s,a) v_next(s') for all pairs of a layer, dense or sparse."""
-    return np.asarray(array @ v_next).reshape(shape)
-
-
-def _allowed(mdp: LayeredMDP) -> Array:
-    return np.ones(mdp.layout.shape, bool) if mdp.action_mask is None else mdp.action_mask
-
-
-def occupancy(mdp: LayeredMDP, policy: Array) -> Array:
-    """q(s, a | pi, P): the probability to reach s and play a (paper, section 2.1)."""
-    layout, arrays = mdp.layout, mdp.transitions.arrays()
-    q = np.zeros(layout.shape)
-    reach = np.ones(1)
-    for h in range(layout.horizon):
-        q[layout.layer(h)] = reach[:, None] * policy[layout.layer(h)]
-        if h < layout.horizon - 1:
-            pairs = q[layout.layer(h)].reshape(-1)
-            array = arrays[h]
-            reach = np.asarray(array.T @ pairs) if array.ndim == 2 else pairs @ array.reshape(pairs.size, -1)
-    return q
-
-
-def evaluate(mdp: LayeredMDP, policy: Array) -> Evaluation:
-    """Q and V of `policy` by the Bellman equations (paper, eq. of section 2.1)."""
-    layout, arrays, allowed = mdp.layout, mdp.transitions.arrays(), _allowed(mdp)
-    q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
-    for h in reversed(range(layout.horizon)):
-        layer = layout.layer(h)
-        q[layer] = mdp.losses[layer]
-        if h < layout.horizon - 1:
-            q[layer] += _expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
-        q[layer] = np.where(allowed[layer], q[layer], 0.0)
-        v[layer] = (policy[layer] * q[layer]).sum(axis=1)
-    return Evaluation(q, v)
-
-
-def solve(mdp: LayeredMDP) -> Solution:
-    """Backward induction; among equal actions the lowest index is taken."""
-    layout, arrays, allowed = mdp.layout, mdp.transitions.arrays(), _allowed(mdp)
-    q, v, policy = np.zeros(layout.shape), np.zeros(layout.n_states), np.zeros(layout.shape)
-    for h in reversed(range(layout.horizon)):
-        layer = layout.layer(h)
-        q[layer] = mdp.losses[layer]
-        if h < layout.horizon - 1:
-            q[layer] += _expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
-        best = np.where(allowed[layer], q[layer], np.inf).argmin(axis=1)
-        q[layer] = np.where(allowed[layer], q[layer], 0.0)
-        states = np.arange(best.size)
-        v[layer] = q[layer][states, best]
-        policy[layer][states, best] = 1.0
-    return Solution(q, v, policy)
-
-
-def bonus(visits: Array, beta: float) -> Array:
-    """min{1, (beta/2) / (1 + visits)} (paper, eq. (2))."""
-    return np.minimum(1.0, (beta / 2) / (1.0 + visits))
-
-
-def exponential_weights(policy: Array, q: Array, eta: float) -> Array:
-    """The policy proportional to policy(a|s) exp(-eta q(s,a)) (Algorithm 1, policy improvement)."""
-    least = np.where(policy > 0, q, np.inf).min(axis=1, keepdims=True)
-    with np.errstate(divide="ignore", over="ignore"):
-        log_weights = np.where(policy > 0, np.log(policy) - eta * (q - least), -np.inf)
-    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-def policy_chain(history: Sequence[LayeredMDP], *, eta: float, beta_loss: float, beta_dynamics: float) -> Array:
-    """pi^{t+1} at one context from the models of k = 1..t, as Algorithm 1 writes it: O(t^2) occupancies."""
-    return chain(history, opo_rule(history[0].layout, eta, beta_loss, beta_dynamics), history[0].uniform_policy())
-
-
-def chain(history: Sequence[LayeredMDP], rule: ChainRule, uniform: Array) -> Array:
-    """The policy after the steps of `history` under any rule (Algorithm 1's inner loop is the rule of OPO).
-
-    Only the weights are kept in sums: pi^{k+1} is the softmax of -eta sum_{i<=k} Q^i, which is the paper's product of
-    exponentials without its underflow.
-    """
-    allowed = uniform > 0
-    policies = [uniform]
-    sum_q = np.where(allowed, 0.0, np.inf)
-    for k, model in enumerate(history):
-        layout = model.layout
-        past = policies[1:] if rule.greedy else policies[:-1]
-        visits = _visits(history, k, past, rule)
-        arrays = model.transitions.arrays()
-        q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
-        for h in reversed(range(layout.horizon)):
-            layer = layout.layer(h)
-            b = bonus(visits[layer], 2 * rule.half_loss) + rule.weight * bonus(visits[layer], 2 * rule.half_dynamics[h])
-            q[layer] = model.losses[layer] - b
-            if h < layout.horizon - 1:
-                q[layer] += _expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
-            q[layer] = np.maximum(0.0, q[layer])
-            if rule.greedy:
-                v[layer] = np.where(allowed[layer], q[layer], np.inf).min(axis=1)
-            else:
-                v[layer] = (policies[k][layer] * q[layer]).sum(axis=1)
-        if rule.greedy:
-            best = np.where(allowed, q, np.inf).argmin(axis=1)
-            policies.append((np.arange(layout.n_actions) == best[:, None]).astype(np.float64))
-            continue
-        sum_q += q
-        gaps = np.where(allowed, sum_q - sum_q.min(axis=1, keepdims=True), 0.0)
-        weights = np.where(allowed, np.exp(-rule.eta * gaps), 0.0)
-        policies.append(weights / weights.sum(axis=1, keepdims=True))
-    return policies[-1]
-
-
-def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: ChainRule) -> Array:
-    """N of step k from the policies of the steps before."""
-    if rule.visits == "latest":
-        terms = [occupancy(history[k], policy) for policy in past]
-    elif rule.visits == "contemporaneous":
-        terms = [occupancy(model, policy) for model, policy in zip(history, past, strict=False)]
-    else:
-        terms = list(past)
-    return sum(terms, np.zeros(history[k].layout.shape))
-
-
-def rollout(mdp: LayeredMDP, policy: Array, u_action: Array, u_next: Array) -> tuple[Array, Array]:
-    """States (H+1) and actions (H) of one episode by inverse-CDF sampling from the given uniforms (H each)."""
-    layout, arrays = mdp.layout, mdp.transitions.arrays()
-    states, actions = np.zeros(layout.horizon + 1, np.int64), np.zeros(layout.horizon, np.int64)
-    states[-1] = layout.n_states
-    for h in range(layout.horizon):
-        s = states[h]
-        actions[h] = _draw(policy[s], u_action[h])
-        if h < layout.horizon - 1:
-            local = s - layout.offsets[h]
-            if arrays[h].ndim == 2:
-                row = np.asarray(arrays[h][[local * layout.n_actions + actions[h]]].todense()).ravel()
-            else:
-                row = arrays[h][local, actions[h]]
-            states[h + 1] = layout.offsets[h + 1] + _draw(row, u_next[h])
-    return states, actions
-
-
-def _draw(probabilities: Array, u: float) -> int:
-    support = np.flatnonzero(probabilities > 0)
-    position = int(np.searchsorted(np.cumsum(probabilities[support]), u, side="right"))
-    return int(support[min(position, support.size - 1)])
+__all__ = [
+    "Evaluation",
+    "Solution",
+    "bonus",
+    "evaluate",
+    "exponential_weights",
+    "occupancy",
+    "opo_cmdp",
+    "policy_chain",
+    "rollout",
+    "solve",
+]

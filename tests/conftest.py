@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 import opo_fast as of
+from opo_fast.benchmarking import guard  # noqa: F401
 
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=40, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("bounds", parent=hypothesis.settings.get_profile("suite"), max_examples=6)

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from strategies import random_model
 
 import opo_fast as of
-from opo_fast.cmdp import check_trajectory
-from opo_fast.transitions import Transitions
+from opo_fast.model.contextual import check_trajectory
+from opo_fast.model.transitions import Transitions
 
 LAYOUT = of.Layout([1, 3, 4], 2)
 MASK = np.ones(LAYOUT.shape, bool)

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from strategies import layer_sizes, random_mask, random_model, random_policy, seeded
 
 import opo_fast as of
-from opo_fast import chain as chain_module
-from opo_fast import operations, reference
-from opo_fast import transitions as transitions_module
-from opo_fast.chain import ChainEngine, History
-from opo_fast.rules import ChainRule, opo_rule
+from opo_fast import reference
+from opo_fast.algorithm import chain as chain_module
+from opo_fast.algorithm import engine as engine_module
+from opo_fast.algorithm import forms as forms_module
+from opo_fast.algorithm.engine import ChainEngine
+from opo_fast.algorithm.history import History
+from opo_fast.algorithm.rules import ChainRule, opo_rule, reference_chain
+from opo_fast.model import operations
+from opo_fast.model import transitions as transitions_module
 
 SETTINGS = {"eta": 0.5, "beta_loss": 0.4, "beta_dynamics": 0.02}
 STEPS = 200
@@ -130,7 +134,7 @@ def test_random_chains_equal_the_reference(data):
     expected = of.policy_chain(history, backend="numpy", **parameters)
     with pytest.MonkeyPatch.context() as patch:
         for packed_most in (2048, -1):
-            patch.setattr(chain_module, "PACKED_MOST", packed_most)
+            patch.setattr(engine_module, "PACKED_MOST", packed_most)
             np.testing.assert_allclose(of.policy_chain(history, **parameters), expected, rtol=0, atol=1e-12)
 
 
@@ -161,16 +165,16 @@ def history_of(pairs):
 
 
 RULES = {
-    "opo": {},
-    "contemporaneous greedy": {"greedy": True, "visits": "contemporaneous"},
-    "actions greedy": {"greedy": True, "visits": "actions"},
-    "latest greedy": {"greedy": True},
-    "contemporaneous": {"visits": "contemporaneous"},
+    "opo": {"visits": "latest", "greedy": False},
+    "contemporaneous greedy": {"visits": "contemporaneous", "greedy": True},
+    "actions greedy": {"visits": "actions", "greedy": True},
+    "latest greedy": {"visits": "latest", "greedy": True},
+    "contemporaneous": {"visits": "contemporaneous", "greedy": False},
 }
 
 
 def rule_of(layout, name="opo"):
-    return ChainRule(0.5, 0.2, np.linspace(0.02, 0.01, layout.horizon), 2.0 * layout.horizon, **RULES[name])
+    return ChainRule(0.4, np.linspace(0.04, 0.02, layout.horizon), 2.0 * layout.horizon, eta=0.5, **RULES[name])
 
 
 def play(source, pairs, *, memory=1 << 28, order=None, prefetch=0, rule="opo"):
@@ -220,12 +224,12 @@ def test_dropped_policies_and_restarts_keep_the_bits(form, rule, large, monkeypa
     monkeypatch.setattr(chain_module, "RECENT", 3)
     monkeypatch.setattr(chain_module, "SMALL_STORE", 0)
     begun = []
-    original = chain_module._Chain._begin
-    monkeypatch.setattr(chain_module._Chain, "_begin", lambda chain: begun.append(1) or original(chain))
+    original = chain_module.Chain._begin_anew
+    monkeypatch.setattr(chain_module.Chain, "_begin_anew", lambda chain: begun.append(1) or original(chain))
     got, tight = play(source, pairs, rule=rule, memory=0)
     assert got == expected
-    if RULES[rule].get("visits", "latest") == "latest":
-        assert len(begun) > 1, "no restart happened"
+    if RULES[rule]["visits"] == "latest":
+        assert begun, "no restart happened"
         assert tight.planned > roomy.planned
     # All at once, the engine knows which dynamics will come.
     begun.clear()
@@ -233,7 +237,7 @@ def test_dropped_policies_and_restarts_keep_the_bits(form, rule, large, monkeypa
     history = history_of(pairs)
     chain, lane = engine.chain(0, history, len(pairs) - 1)
     assert chain.policy(lane).tobytes() == expected[-1]
-    assert len(chain.store) <= 4
+    assert len(chain.policies.lines) <= 4
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -245,7 +249,7 @@ def test_every_rule_equals_its_reference(form, rule, large):
     pairs = switching(30, seed=2)
     models, losses = five(form, masked=form != "large dense")
     history = [models[p].with_losses(losses[f]) for f, p in pairs]
-    expected = reference.chain(history, rule_of(source.layout, rule), models[0].uniform_policy())
+    expected = reference_chain(history, rule_of(source.layout, rule))
     engine = ChainEngine(source.layout, source.mask, rule_of(source.layout, rule), source, 1 << 20)
     chain, lane = engine.chain(0, history_of(pairs), len(pairs))
     np.testing.assert_allclose(models[0].transitions.scatter(chain.policy(lane).copy()), expected, rtol=0, atol=1e-11)
@@ -257,7 +261,7 @@ def test_greedy_rules_play_the_lowest_of_equal_actions(form, large):
     if FORMS[form][3]:
         large()
     source = Source(form, 2)
-    rule = ChainRule(0.5, 1e9, np.full(source.layout.horizon, 1e9), 2.0 * source.layout.horizon, greedy=True, visits="contemporaneous")
+    rule = ChainRule(2e9, np.full(source.layout.horizon, 2e9), 2.0 * source.layout.horizon, "contemporaneous", greedy=True)
     engine = ChainEngine(source.layout, source.mask, rule, source, 1 << 20)
     history = history_of(switching(6))
     engine.prefetch([0, 1], history, 6)
@@ -303,7 +307,7 @@ def test_chunks_of_states_do_not_change_bits(form, large, monkeypatch):
     source = Source(form, 1)
     expected, _ = play(source, switching(20))
     for chunk in (8, 24, 64):
-        monkeypatch.setattr(chain_module, "chunk_of", lambda model, chunk=chunk: chunk)
+        monkeypatch.setattr(forms_module, "chunk_of", lambda model, chunk=chunk: chunk)
         assert play(source, switching(20))[0] == expected
 
 
@@ -319,12 +323,12 @@ def test_many_contexts_are_dropped_within_the_budget():
     assert play(source, switching(30), order=order, memory=1)[0] == expected
 
 
-def test_history_counts_stretches_of_equal_fits():
+def test_history_counts_steps_of_equal_fits():
     history = history_of([(0, "a"), (0, "a"), (1, "a"), (1, "b"), (0, "a")])
     assert len(history) == 5
     assert [history[k] for k in range(5)] == [(0, "a"), (0, "a"), (1, "a"), (1, "b"), (0, "a")]
-    assert [history.stretch(k, 5) for k in range(5)] == [2, 1, 1, 1, 1]
-    assert history.stretch(0, 1) == 1
+    assert [history.equal_steps(k, 5) for k in range(5)] == [2, 1, 1, 1, 1]
+    assert history.equal_steps(0, 1) == 1
     assert history.dynamics(0, 3) == {"a"}
     assert history.dynamics(2, 5) == {"a", "b"}
     assert history.dynamics(3, 3) == set()
@@ -357,7 +361,7 @@ def test_three_steps_by_hand(backend):
 @pytest.mark.parametrize("packed_most", [2048, -1])
 def test_past_policies_are_visited_under_the_newest_dynamics(backend, packed_most, monkeypatch):
     """Dynamics A sends half to each of two states, dynamics B all to the first: N^2 is B's, also for policy 1."""
-    monkeypatch.setattr(chain_module, "PACKED_MOST", packed_most)
+    monkeypatch.setattr(engine_module, "PACKED_MOST", packed_most)
     layout = of.Layout([1, 2], 2)
     losses = [[0.0, 0.0], [0.75, 0.5], [0.75, 0.5]]
     a = of.LayeredMDP(layout, losses, [[[[1.0, 0.0], [0.0, 1.0]]]])
@@ -415,7 +419,7 @@ def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
     pairs = switching(40)
     expected, _ = play(source, pairs)
     engine = ChainEngine(source.layout, source.mask, rule_of(source.layout), source, 1 << 28)
-    run = chain_module._Single._run
+    run = forms_module.SingleChain._run
     calls = []
 
     def interrupted(chain, *arguments):
@@ -424,7 +428,7 @@ def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
         if len(calls) == 7:
             raise KeyboardInterrupt  # after the kernel, before the step is counted
 
-    monkeypatch.setattr(chain_module._Single, "_run", interrupted)
+    monkeypatch.setattr(forms_module.SingleChain, "_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.chain(0, history_of(pairs), 39)
     chain, lane = engine.chain(0, history_of(pairs), 39)
@@ -441,14 +445,14 @@ def test_past_policies_pushed_through_a_dynamics_at_once_have_the_bits_of_one_af
         for masked in (False, True):
             model = random_model(rng, sizes, n_actions, storage, masked=masked, density=0.6)
             t, engine = model.transitions, ChainEngine(model.layout, model.action_mask, rule_of(model.layout), None, 0)
-            chain = chain_module._Single(engine, [0])
+            chain = forms_module.SingleChain(engine, [0])
             policies = np.array([random_policy(rng, model, deterministic=k % 2 == 0) for k in range(71)])
-            chain.store = np.ascontiguousarray([t.gather(policy) for policy in policies])
+            chain.policies.lines = np.ascontiguousarray([t.gather(policy) for policy in policies])
             before = rng.random(t.n_rows)
             for first, count in ((0, 1), (0, 2), (3, 8), (3, 9), (5, 16), (5, 17), (0, 32), (2, 33), (1, 49), (0, 71)):
                 expected = before.copy()
                 for k in range(first, first + count):
-                    operations.visit_once(t, chain.store, k, expected, operations.Scratch(t))
+                    operations.visit_once(t, chain.policies.lines, k, expected, operations.Scratch(t))
                 literal = before + sum(t.gather(reference.occupancy(model, policy)) for policy in policies[first : first + count])
                 np.testing.assert_allclose(expected, literal, rtol=1e-12, atol=1e-13)
                 for threads in (1, 2, 3):

@@ -7,7 +7,7 @@ import pytest
 from strategies import random_model
 
 import opo_fast as of
-from opo_fast.cmdp import check_trajectory, context_key
+from opo_fast.model.contextual import check_trajectory, context_key
 
 
 @pytest.fixture

@@ -19,11 +19,15 @@ import pytest
 from strategies import random_model, random_policy
 
 import opo_fast as of
-from opo_fast import chain as chain_module
-from opo_fast import layers, operations
-from opo_fast import transitions as transitions_module
+from opo_fast.algorithm import chain as chain_module
+from opo_fast.algorithm import engine as engine_module
+from opo_fast.algorithm import forms as forms_module
+from opo_fast.algorithm import policies as policies_module
 from opo_fast.kernels import _jit
 from opo_fast.kernels._simd import EXP_MIN, fma, sexp, vabove, vexp, vfma, vload, vmax, vmin, vset, vstore, vsum, vtranspose
+from opo_fast.model import layered as layers
+from opo_fast.model import operations
+from opo_fast.model import transitions as transitions_module
 
 ROOT = pathlib.Path(of.__file__).parents[1]
 INTERPRETED = bool(numba.config.DISABLE_JIT)
@@ -84,8 +88,8 @@ EXERCISE = """
 import pickle, sys
 import numpy as np, scipy.sparse as sp
 import opo_fast as of
-from opo_fast import chain
-from opo_fast import transitions as transitions_module
+from opo_fast.algorithm import engine
+from opo_fast.model import transitions as transitions_module
 from strategies import FORMS, random_model, random_policy
 
 def flavours(array):
@@ -101,7 +105,7 @@ def exercise(dtype):
     for large in (False, True):
         transitions_module._WORTH_MEETING = dict.fromkeys((0, 1), 1 if large else 1 << 15)
         for packed_most in (2048, -1):
-            chain.PACKED_MOST = packed_most
+            engine.PACKED_MOST = packed_most
             for form in FORMS:
                 for masked in (False, True):
                     mdp = random_model(rng, [1, 5, 5, 5], 3, form, masked=masked, dtype=dtype)
@@ -320,7 +324,7 @@ def everything(mdp, others, policy):
 def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions, monkeypatch, set_threads):
     set_threads(2)
     monkeypatch.setattr(transitions_module, "_WORTH_MEETING", dict.fromkeys((0, 1), 1 if form == "large" else 1 << 30))
-    monkeypatch.setattr(chain_module, "PACKED_MOST", 2048 if form == "packed" else -1)
+    monkeypatch.setattr(engine_module, "PACKED_MOST", 2048 if form == "packed" else -1)
 
     def build():
         rng = np.random.default_rng(7)
@@ -331,9 +335,9 @@ def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions
 
     expected = everything(*build())
     guarded = GuardedNumpy()
-    for module in (layers, operations, chain_module):
+    for module in (layers, operations, chain_module, engine_module, forms_module):
         monkeypatch.setattr(module, "np", guarded)
-    for module in (transitions_module, operations, chain_module):
+    for module in (transitions_module, operations, chain_module, forms_module, policies_module):
         monkeypatch.setattr(module, "aligned", guarded.aligned)
     mdp, others, policy = build()
     inside = guarded.empty(policy.shape)

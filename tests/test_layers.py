@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strategies import models, random_model, random_policy, random_rows
 
 import opo_fast as of
-from opo_fast.transitions import Transitions
+from opo_fast.model.transitions import Transitions
 
 SPARSE = ["csr_array", "csr_matrix", "coo_array", "csc_array", "bsr_array", "lil_array", "dok_array", "dia_array"]
 
@@ -472,7 +472,7 @@ DAMAGE = {
     "meta is no json": {"meta": np.array("{")},
     "meta is a number": {"meta": np.array(3.0)},
     "other format": {"meta": meta(format="other")},
-    "newer version": {"meta": meta(version=2)},
+    "newer version": {"meta": meta(version=3)},
     "no version": {"meta": lambda text: np.array(json.dumps({"format": "opo_fast.LayeredMDP", "kind": 0}))},
     "unknown kind": {"meta": meta(kind=2)},
     "kind is text": {"meta": meta(kind="dense")},

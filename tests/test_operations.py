@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import FORMS, models_with_policy, random_model, random_policy, seeded
 
 import opo_fast as of
-from opo_fast import transitions as transitions_module
+from opo_fast.model import transitions as transitions_module
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 BACKENDS = ("numba", "numpy")

@@ -11,7 +11,7 @@ from strategies import random_mask, random_model, random_transitions
 
 import opo_fast as of
 from opo_fast import envs
-from opo_fast.theory import PRACTICAL
+from opo_fast.algorithm.parameters import PRACTICAL
 
 
 class World:

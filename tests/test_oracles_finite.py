@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from strategies import random_transitions
 
 import opo_fast as of
-from opo_fast.transitions import Transitions
+from opo_fast.model.transitions import Transitions
 
 SIZES, ACTIONS = [1, 3, 2], 2
 LAYOUT = of.Layout(SIZES, ACTIONS)

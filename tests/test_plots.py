@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opo_fast as of
-from opo_fast.plots import new_axes, regret_curves
+from opo_fast.runs.plots import new_figure, regret_curves
 
 matplotlib = pytest.importorskip("matplotlib", reason="needs the extra plot")
 
@@ -70,13 +70,13 @@ def test_files(tmp_path, ending, start):
 
 
 def test_axes_of_ones_own():
-    axes = new_axes()
+    axes = new_figure(7.0, 4.3).add_subplot()
     assert run(0.75).plot(axes=axes) is axes
     assert len(axes.get_lines()) == 2
 
 
 def test_pyplot_is_not_imported():
-    script = "import sys, opo_fast.plots as p; p.new_axes(); assert 'matplotlib.pyplot' not in sys.modules"
+    script = "import sys, opo_fast.runs.plots as p; p.new_figure(7, 4); assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
@@ -95,7 +95,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
 def test_an_ending_that_is_no_format_and_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(of.OpoError, match=r"path is '.*regret\.xyz': "):
         run(0.75).plot(tmp_path / "regret.xyz")
-    with pytest.raises(of.OpoError, match=r"path is '.*nowhere.*'"):
+    with pytest.raises(of.OpoError, match=r"path: '.*nowhere.*' cannot be written"):
         run(0.75).plot(tmp_path / "nowhere" / "regret.png")
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from strategies import layer_sizes, random_mask, random_model, random_transitions, seeded
 
 import opo_fast as of
-from opo_fast.decomposition import history_at, optimistic_steps, regret_decomposition
-from opo_fast.lemmas import LemmaCheck, lemma_checks, oracle_errors, oracle_guarantees
-from opo_fast.simulate import Simulation
-from opo_fast.theory import PRACTICAL, parameters, regret_bound
+from opo_fast.analysis.decomposition import history_at, optimistic_steps, regret_decomposition
+from opo_fast.analysis.lemmas import LemmaCheck, lemma_checks, oracle_errors, oracle_guarantees
+from opo_fast.analysis.theory import PRACTICAL, parameters, regret_bound
+from opo_fast.runs.simulation import Simulation
 
 
 def layered(horizon: int, n_states: int, n_actions: int) -> of.Layout:

@@ -18,13 +18,13 @@ import pytest
 from strategies import random_model
 
 import opo_fast as of
-from opo_fast import chain as chain_module
-from opo_fast import store as store_module
-from opo_fast import threads as threads_module
-from opo_fast import transitions as transitions_module
+from opo_fast._support import lru as store_module
+from opo_fast._support import threads as threads_module
+from opo_fast._support.threads import run_all, run_together
+from opo_fast.algorithm import engine as chain_module
 from opo_fast.kernels import _sync
 from opo_fast.kernels._jit import kernel
-from opo_fast.threads import run_all, run_together
+from opo_fast.model import transitions as transitions_module
 
 together = pytest.mark.skipif(not threads_module._TOGETHER, reason="here kernels run on one thread")
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -16,7 +16,8 @@ import pytest
 
 import opo_fast as of
 from opo_fast import agents, envs, oracles, study
-from opo_fast.compare import compare
+from opo_fast.algorithm.rules import opo_rule
+from opo_fast.runs.compare import compare
 
 LAYOUT = of.Layout([1, 2], 2)
 LOSSES = np.array([[0.1, 0.9], [0.2, 0.7], [0.6, 0.4]])
@@ -88,6 +89,23 @@ CALLS = {
     "bonus": (of.bonus, {"visits": [0.0, 1.0], "beta": 1.0}),
     "exponential_weights": (of.exponential_weights, {"policy": POLICY, "q": LOSSES, "eta": 1.0, "backend": "numpy"}),
     "policy_chain": (of.policy_chain, {"history": [MDP], "eta": 1.0, "beta_loss": 1.0, "beta_dynamics": 1.0, "backend": "numba"}),
+    "PolicyChain": (
+        of.PolicyChain,
+        {"layout": LAYOUT, "eta": 1.0, "beta_loss": 1.0, "beta_dynamics": 1.0, "action_mask": MASK, "memory": 10**6},
+    ),
+    "PolicyChain.append": (of.PolicyChain(LAYOUT, eta=1.0, beta_loss=1.0, beta_dynamics=1.0).append, {"model": MDP}),
+    "Transitions": (
+        of.Transitions,
+        {"layout": LAYOUT, "arrays": [BLOCK], "action_mask": MASK, "dtype": np.float64},
+    ),
+    "Simulation": (
+        lambda **given: of.Simulation(**{"agent": agent(), **given}),
+        {"cmdp": ENV, "agent": agent(), "episodes": 2, "seed": 0, "backend": "numba"},
+    ),
+    "ChainAgent": (
+        of.ChainAgent,
+        {**dict(MODEL), "rule": opo_rule(LAYOUT, 1.0, 1.0, 1.0), "action_mask": MASK, "backend": "numba", "memory": 10**6},
+    ),
     "set_threads": (of.set_threads, {"n": 1}),
     "simulate": (
         lambda **given: of.simulate(**{"agent": agent(), **given}),
@@ -375,7 +393,7 @@ CALLS = {
     "run_study": (
         study.run_study,
         {
-            "study": study.Study("s", ["random-finite"], ["uniform"], episodes=1), "folder": "none", "workers": 1, "backend": "loky",
+            "study": study.Study("s", ["random-finite"], ["uniform"], episodes=1), "folder": "none", "workers": 1, "scheduler": "loky",
             "address": None, "threads": 1,
         },
     ),
@@ -424,7 +442,7 @@ WRONG = {
 }
 CALLED = {
     "agents": "agent", "name": "agent", "contexts": "context|log", "trajectories": "trajectory|log", "value": "refit", "source": "oracle",
-    "width": "noise", "env": "P", "data": "the study|missing", "store": "folder", "models": "candidate|context",
+    "arrays": "transitions", "width": "noise", "env": "P", "data": "the study|missing", "store": "folder", "models": "candidate|context",
 }  # fmt: skip
 """What else a message may call an argument, such as one of several."""
 
@@ -461,7 +479,8 @@ def test_every_public_name_is_tried():
         "ContextualMDP", "OpoError", "Trajectory", "get_threads", "reference", "Agent", "AgentInfo", "names", "EnvironmentInfo",
         "RescaledRewards", "icu_formulary", "icu_reduced", "icu_sepsis", "icu_table", "icu_wards", "load_icu_data", "DynamicsOracle",
         "FunctionClass", "LossOracle", "Refit", "ScheduledOracle", "Checkpoints", "Entry", "Record", "Run", "StoreError", "StoredRun",
-        "Summary", "Support", "from_layered", "make", "info", "about", "describe", "from_file",
+        "Summary", "Support", "from_layered", "make", "info", "about", "describe", "from_file", "agents", "analysis", "envs", "kernels",
+        "oracles", "study",
     }  # fmt: skip
     for module in (of, agents, envs, oracles, study):
         for name in module.__all__:

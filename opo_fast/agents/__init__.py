@@ -3,6 +3,7 @@
 from .bandits import FALCON, POCMAB, UCCB, RegCB, SquareCB, inverse_gap_weights
 from .base import BaseAgent
 from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
+from .chain_agent import ChainAgent
 from .euc3rl import EUC3RL, euc3rl_parameters
 from .lolipop import LOLIPOP
 from .opo import OPO
@@ -10,7 +11,7 @@ from .oracle_agent import OracleAgent
 from .protocol import Agent
 from .registry import AgentInfo, info, make, names, practical
 from .rmucdd import RMUCDD, minimum_reachability, rmucdd_parameters
-from .shani import TabularOPO
+from .tabular_opo import TabularOPO
 
 __all__ = [
     "EUC3RL",
@@ -24,6 +25,7 @@ __all__ = [
     "AgentInfo",
     "BaseAgent",
     "BonusFreeOPO",
+    "ChainAgent",
     "EpsilonGreedy",
     "Greedy",
     "Optimum",

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_array, as_real, pair_of, real
+from .._support.checks import as_array, as_real, pair_of, real
+from .._support.fields import Fields
 from ..errors import OpoError
-from ..layout import Layout
-from ..operations import Backend
-from ..oracles.finite import FiniteDynamicsClass
-from .base import State, check_layout, hashable
+from ..model.layout import Layout
+from ..model.operations import Backend
+from ..oracles.finite_classes import FiniteDynamicsClass
+from .base import SOURCE, State, check_layout, checked_fit
 from .chain_agent import MEMORY
 from .opo import OPO
 from .oracle_agent import OracleAgent
@@ -302,7 +303,7 @@ class FALCON(_Bandit):
 
     def _restore(self, state: State) -> None:
         super()._restore(state)
-        self.epoch_fit = hashable(state["epoch fit"])
+        self.epoch_fit = checked_fit(self.loss_oracle, Fields(state, SOURCE).value("epoch fit"), "state['epoch fit']")
 
 
 class RegCB(_Bandit):
@@ -342,11 +343,11 @@ class RegCB(_Bandit):
         super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
         if not hasattr(self.loss_oracle, "lower_bound"):
             raise OpoError(f"loss_class is a {type(loss_class).__name__}: an oracle with lower_bound(context, radius) is needed")
-        self.radius = real(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
+        self.allowed_excess = real(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
 
     def lower_bound(self, context: Any) -> Array:
         """The least loss of each action over what is left of the class, shape (A,)."""
-        bounds: Array = np.asarray(self.loss_oracle.lower_bound(context, self.radius), np.float64)[0]
+        bounds: Array = np.asarray(self.loss_oracle.lower_bound(context, self.allowed_excess), np.float64)[0]
         return bounds
 
     def value(self, context: Any) -> float:
@@ -364,7 +365,7 @@ class RegCB(_Bandit):
 
     def settings(self) -> dict[str, Any]:
         """See `BaseAgent.settings`."""
-        return {**super().settings(), "radius": self.radius}
+        return {**super().settings(), "radius": self.allowed_excess}
 
 
 def _log_size(loss_class: Any) -> float:

@@ -4,9 +4,8 @@ A new agent is one class, in one file of one's own. It has ``policy(context)``; 
 (`OracleAgent`), policy chains (`ChainAgent`), or ``_learn(trajectory)``. It is then simulated, saved and compared like
 the others::
 
-    from opo_fast import envs
+    from opo_fast import compare, envs
     from opo_fast.agents import OracleAgent
-    from opo_fast.compare import compare
 
 
     class ExploreThenCommit(OracleAgent):
@@ -44,17 +43,19 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import instance, real, whole
-from ..cmdp import Trajectory, check_trajectory
+from .._support.checks import instance, real, whole
+from .._support.fields import Fields, agrees, as_fit
+from .._support.state import read_state, write_state
 from ..errors import OpoError
-from ..layout import Layout, as_mask, uniform_policy
-from ..store import read_state, write_state
+from ..model.contextual import Trajectory, check_trajectory
+from ..model.layout import Layout, as_mask, uniform_policy
 
-__all__ = ["BaseAgent", "oracle_state", "restore_oracle"]
+__all__ = ["BaseAgent", "checked_fit", "oracle_state", "restore_oracle"]
 
 Array = npt.NDArray[Any]
 State = dict[str, Any]
 Self = TypeVar("Self", bound="BaseAgent")
+SOURCE = "what an agent's state() gave"
 
 
 class BaseAgent:
@@ -142,34 +143,30 @@ class BaseAgent:
 
     def restore(self, state: State) -> None:
         """Take over a `state`; one that does not fit raises and changes nothing."""
-        instance(state, "state", Mapping, needed="what an agent's state() gave")
-        missing = [key for key in ("settings", "episode", "planning_calls") if key not in state]
-        if missing:
-            raise OpoError(f"state has no {missing[0]!r}: what an agent's state() gave is needed")
-        instance(state["settings"], "state['settings']", Mapping, needed="what an agent's state() gave")
-        mine = self.settings()
-        for key, value in mine.items():
-            theirs = state["settings"].get(key)
-            if theirs != value:
-                shown, wanted = (repr(x) if len(repr(x)) < 200 else "another" for x in (theirs, value))
+        fields = Fields(state, SOURCE)
+        theirs = fields.inner("settings").state
+        for key, value in self.settings().items():
+            if not agrees(theirs.get(key), value):
+                shown, wanted = (repr(x) if len(repr(x)) < 200 else "another" for x in (theirs.get(key), value))
                 raise OpoError(f"state belongs to an agent whose {key} is {shown}: {wanted} is needed, as this agent has")
-        before = self._state()
+        episode, planning_calls = fields.whole("episode"), fields.whole("planning_calls")
+        before = self.state()
         try:
             self._restore(state)
         except BaseException as error:
             self._restore(before)
             if isinstance(error, KeyError):
-                raise OpoError(f"state has no {error}: what an agent's state() gave is needed") from None
-            if isinstance(error, (TypeError, IndexError, AttributeError)) or type(error) is ValueError:
-                raise OpoError(f"state is not what an agent's state() gave ({error})") from error
+                raise OpoError(f"state has no {error}: {SOURCE} is needed") from None
+            if isinstance(error, (TypeError, IndexError, AttributeError, OverflowError)) or type(error) is ValueError:
+                raise OpoError(f"state is not {SOURCE} ({error})") from error
             raise
-        self.episode, self.planning_calls = int(state["episode"]), int(state["planning_calls"])
+        self.episode, self.planning_calls = episode, planning_calls
 
     def _state(self) -> State:
         return {}
 
     def _restore(self, state: State) -> None:
-        pass
+        """Take over what `_state` gave; raise on anything that this agent could not have come to."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `state` to `path` as npz (no pickle), whole or not at all."""
@@ -203,6 +200,12 @@ def restore_oracle(oracle: Any, prefix: str, state: State) -> None:
     oracle.restore({key.removeprefix(f"{prefix}."): value for key, value in state.items() if key.startswith(f"{prefix}.")})
 
 
-def hashable(value: Any) -> Hashable:
-    """A fit as it was before JSON made its tuples lists."""
-    return tuple(hashable(x) for x in value) if isinstance(value, list) else value
+def checked_fit(oracle: Any, value: Any, place: str) -> Hashable:
+    """A fit of a state, which its oracle must know."""
+    try:
+        fit: Hashable = as_fit(value)
+        if hasattr(oracle, "check_fit"):
+            oracle.check_fit(fit)
+    except OpoError as error:
+        raise OpoError(f"{place} holds a fit that the oracle cannot have given ({error})") from None
+    return fit

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import having, real
-from ..cmdp import context_key
-from ..layout import Layout
-from ..operations import Backend, check_backend, solve
-from ..store import LRU
+from .._support.checks import having, real
+from .._support.lru import LRU
+from ..model.contextual import context_key
+from ..model.layout import Layout
+from ..model.operations import Backend, check_backend, solve
 from .base import BaseAgent
 from .opo import OPO
 from .oracle_agent import PLANS, OracleAgent

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, whole
-from ..layout import Layout
-from ..operations import Backend
-from ..rules import ChainRule
+from .._support.checks import real, whole
+from ..algorithm.rules import euc3rl_rule
+from ..model.layout import Layout
+from ..model.operations import Backend
 from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 
@@ -27,7 +26,8 @@ class EUC3RL(ChainAgent):
 
     What is known from the sources: the oracles (least squares, log loss), the form of the bonus, what the visits sum, the
     optimization problem of each step. What is our reading, because the algorithm box was not available: the weight 2H of
-    the dynamics' bonus, values kept at least 0 (optimism is not harmed), ties to the lowest action, and the constants
+    the dynamics' bonus, V raised to 0 where it is below (optimism is not harmed; Q is not raised, as then all unexplored actions would
+    tie and the lowest index be played), ties to the lowest action, and the constants
     below; `bonus_scale` multiplies them.
 
     Parameters
@@ -50,7 +50,6 @@ class EUC3RL(ChainAgent):
         See `ChainAgent`.
     """
 
-    newest = True
     name = "E-UC3RL"
 
     def __init__(
@@ -76,14 +75,7 @@ class EUC3RL(ChainAgent):
             {"beta_loss": beta_loss, "beta_dynamics": beta_dynamics},
             lambda t: euc3rl_parameters(layout, t, **sizes, delta=delta, eluder=eluder, bonus_scale=bonus_scale),
         )
-        rule = ChainRule(
-            eta=0.0,
-            half_loss=self.beta_loss / 2,
-            half_dynamics=np.full(layout.horizon, self.beta_dynamics / 2),
-            weight=2.0 * layout.horizon,
-            greedy=True,
-            visits="contemporaneous",
-        )
+        rule = euc3rl_rule(layout, self.beta_loss, self.beta_dynamics)
         super().__init__(layout, loss_class, dynamics_class, rule, action_mask=action_mask, backend=backend, memory=memory)
 
 

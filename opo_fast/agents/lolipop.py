@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import real
-from ..cmdp import Trajectory, context_key
+from .._support.checks import real
+from .._support.fields import Fields
+from .._support.lru import LRU
 from ..errors import OpoError
-from ..layout import Layout, as_losses
-from ..store import LRU
-from ..streams import Streams
-from ..transitions import as_transitions
-from .base import BaseAgent, State, check_layout, hashable, oracle_state, restore_oracle
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout, as_losses
+from ..model.streams import Streams
+from ..model.transitions import as_transitions
+from .base import SOURCE, BaseAgent, State, check_layout, checked_fit, oracle_state, restore_oracle
 from .oracle_agent import PLANS, make_oracle
 
 __all__ = ["LOLIPOP"]
@@ -341,18 +342,27 @@ class LOLIPOP(BaseAgent):
         return state
 
     def _restore(self, state: State) -> None:
-        before = [self._segment(f"before {h}", state) for h in range(self.layout.horizon)]
-        now = [self._segment(f"now {h}", state) for h in range(int(state["segment"]))]
+        fields, horizon = Fields(state, SOURCE), self.layout.horizon
+        epoch, count = fields.whole("epoch", least=1, most=62), fields.whole("segment", least=1, most=horizon)
+        length = 1 << (epoch - 1)
+        played = fields.whole("played", most=length - 1)
+        fields.exactly("episode", horizon * (length - 1) + (count - 1) * length + played, "as of its epoch and segment")
+        calls = fields.exactly("oracle_calls", 2 * ((epoch - 1) * horizon + count - 1), "two for each finished segment")
+        before = [self._segment(f"before {h}", fields) for h in range(horizon)]
+        now = [self._segment(f"now {h}", fields) for h in range(count)]
         self.before, self.now = before, now
-        self.epoch, self._played, self.oracle_calls = int(state["epoch"]), int(state["played"]), int(state["oracle_calls"])
+        self.epoch, self._played, self.oracle_calls = epoch, played, calls
         self._covers = LRU(PLANS)
 
-    def _segment(self, name: str, state: State) -> _Segment:
-        segment = _Segment(self)
-        restore_oracle(segment.loss_oracle, f"{name} loss oracle", state)
-        restore_oracle(segment.dynamics_oracle, f"{name} dynamics oracle", state)
-        loss_fit, fit = state[f"{name} fits"]
-        segment.fits = hashable(loss_fit), hashable(fit)
+    def _segment(self, name: str, fields: Fields) -> _Segment:
+        segment, key = _Segment(self), f"{name} fits"
+        oracles = segment.loss_oracle, segment.dynamics_oracle
+        for kind, oracle in zip(("loss", "dynamics"), oracles, strict=True):
+            restore_oracle(oracle, f"{name} {kind} oracle", dict(fields.state))
+        loss_fit, fit = (
+            checked_fit(oracle, value, fields.place(key)) for oracle, value in zip(oracles, fields.listed(key, 2), strict=True)
+        )
+        segment.fits = loss_fit, fit
         return segment
 
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from ..cmdp import Trajectory
-from ..layout import Layout
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
 
 __all__ = ["Agent"]
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import having, items, real, whole
+from .._support.checks import having, items, real, whole
+from ..algorithm.rules import rmucdd_rule
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..layout import Layout
-from ..operations import Backend
-from ..rules import ChainRule
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.operations import Backend
 from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
 
@@ -42,7 +42,8 @@ class RMUCDD(ChainAgent):
     place of occupancies, the rate. The rest is a reconstruction, because the algorithm box was not available: the first
     |A| episodes and the greedy replay are those of UCCB (Xu and Zeevi), the template of the method; the bonus and its
     constants are derived below, and `bonus_scale` multiplies them. In the last layer the dynamics is known (the end
-    state follows), so that it has no bonus there. With masks, a state with fewer actions goes through them in turn.
+    state follows), so that it has no bonus there. The least Q is looked for before V is raised to 0, so that unexplored
+    actions do not tie. With masks, a state with fewer actions goes through them in turn.
 
     Parameters
     ----------
@@ -66,7 +67,6 @@ class RMUCDD(ChainAgent):
         See `ChainAgent`.
     """
 
-    newest = True
     name = "RM-UCDD"
 
     def __init__(
@@ -100,17 +100,7 @@ class RMUCDD(ChainAgent):
             {"kappa_loss": kappa_loss, "kappa_dynamics": kappa_dynamics},
             lambda t: rmucdd_parameters(layout, t, p_min=p_min, **sizes, delta=delta, bonus_scale=bonus_scale),
         )
-        following = np.array([*layout.layer_sizes[1:], 0], np.float64)
-        rule = ChainRule(
-            eta=0.0,
-            half_loss=self.kappa_loss / (2 * p_min),
-            # H min{2, x / n} = 2H min{1, (x / 2) / n}.
-            half_dynamics=np.sqrt(following) * self.kappa_dynamics / (4 * p_min),
-            weight=2.0 * layout.horizon,
-            greedy=True,
-            visits="actions",
-        )
-        self.forced = layout.n_actions
+        rule = rmucdd_rule(layout, self.kappa_loss, self.kappa_dynamics, p_min)
         dynamics = _LeastSquares(dynamics_class) if hasattr(dynamics_class, "oracle") else dynamics_class
         super().__init__(layout, loss_class, dynamics, rule, action_mask=action_mask, backend=backend, memory=memory)
 

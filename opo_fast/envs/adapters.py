@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import as_array, as_real, items, pair_of, whole
+from .._support.checks import as_array, as_real, items, pair_of, whole
 from ..errors import OpoError, install
 from .tables import TabularMDP, expected_rewards
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import instance, real, whole
+from .._support.checks import instance, real, whole
 from ..errors import OpoError, install
-from ..layout import Layout
+from ..model.layout import Layout
 from .environment import Environment, PerContext
 
 __all__ = ["classification_bandit", "trial_bandit"]

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_distribution, as_real, having, instance, items, labels_of, real, shown, whole
-from ..cmdp import context_key
+from .._support.checks import as_distribution, as_real, having, instance, items, labels_of, real, shown, whole
+from .._support.lru import LRU
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..layout import Layout, as_mask
-from ..oracles.finite import FiniteDynamicsClass, FiniteLossClass
-from ..store import LRU
+from ..model.contextual import context_key
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout, as_mask
+from ..oracles.finite_classes import FiniteDynamicsClass, FiniteLossClass
 from .rewards import RewardMap
 
 __all__ = ["Environment", "Noise", "PerContext"]

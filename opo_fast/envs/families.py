@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import MANY, instance, items, real, shown, whole
+from .._support.checks import MANY, instance, items, real, shown, whole
 from ..errors import OpoError, install
-from ..layers import LayeredMDP
+from ..model.layered import LayeredMDP
 from .adapters import from_gymnasium
 from .environment import Environment, PerContext
 from .rewards import RewardMap, rewards_to_losses

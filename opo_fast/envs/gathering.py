@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from ..checks import MANY, items, pair_of, real, whole
+from .._support.checks import MANY, items, pair_of, real, whole
 from ..errors import OpoError
 from .environment import Environment
 from .families import family

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import MANY, real, whole
+from .._support.checks import MANY, real, whole
 from ..errors import OpoError
-from ..layout import Layout
-from ..transitions import Transitions
+from ..model.layout import Layout
+from ..model.transitions import Transitions
 from .environment import Environment, Noise, PerContext
 
 __all__ = ["combination_lock", "random_finite", "random_linear", "random_softmax"]

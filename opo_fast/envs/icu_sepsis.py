@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import MANY, items, real, whole
+from .._support.checks import MANY, items, real, whole
 from ..errors import OpoError, install
-from ..layout import Layout
-from ..transitions import Transitions
+from ..model.layout import Layout
+from ..model.transitions import Transitions
 from .environment import Environment, PerContext
 from .rewards import RewardMap
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import MANY, items, real, whole
+from .._support.checks import MANY, items, real, whole
 from ..errors import OpoError
 from .environment import Environment
 from .families import family

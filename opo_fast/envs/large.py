@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import MANY, as_array, frozen, real, whole
-from ..checks import items as listed
+from .._support.checks import MANY, as_array, frozen, real, whole
+from .._support.checks import items as listed
+from .._support.threads import get_threads, run_all
 from ..errors import OpoError
 from ..kernels import generate as kernels
-from ..layout import Layout
-from ..threads import get_threads, run_all
-from ..transitions import Transitions
+from ..model.layout import Layout
+from ..model.transitions import Transitions
 from .environment import Environment
 from .rewards import RewardMap
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import as_path, items
+from .._support.checks import as_path, items
 from ..errors import OpoError
 from .tables import TabularMDP
 

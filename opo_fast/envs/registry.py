@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import MANY, as_path, having, instance, whole
+from .._support.checks import MANY, as_path, having, instance, whole
+from .._support.progress import bar
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..operations import evaluate, solve
-from ..progress import bar
-from ..theory import PRACTICAL
+from ..model.layered import LayeredMDP
+from ..model.operations import evaluate, solve
 from . import bandits, families, gathering, generators, icu_variants, large
 from .environment import Environment, PerContext
 from .icu_sepsis import icu_sepsis
@@ -40,9 +39,6 @@ class EnvironmentInfo:
         At the default options.
     extra : str
         The extra of the package that it needs; empty where none.
-    bonus_scale : float
-        A factor on the theory's betas with which `opo_fast.OPO` learns it, next to an eta_scale of 50. The small one is for
-        models whose actions differ by less than about 0.05 of loss.
     options : tuple of str
         What `make` takes beside the name.
     """
@@ -54,15 +50,12 @@ class EnvironmentInfo:
     source: str
     extra: str
     factory: Callable[..., Environment]
-    bonus_scale: float = PRACTICAL.bonus_scale
 
     @property
     def options(self) -> tuple[str, ...]:
         """What `make` takes beside the name."""
         return tuple(inspect.signature(self.factory).parameters)
 
-
-SMALL_GAPS = 2e-8
 
 _ENTRIES = [
     EnvironmentInfo(
@@ -100,7 +93,6 @@ _ENTRIES = [
         "PyPI icu-sepsis 2.0.1",
         "icu",
         icu_variants.icu_reduced,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "combination-lock",
@@ -119,7 +111,6 @@ _ENTRIES = [
         "Gymnasium FrozenLake-v1",
         "gym",
         families.frozen_lake,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "taxi",
@@ -129,7 +120,6 @@ _ENTRIES = [
         "Gymnasium Taxi-v4",
         "gym",
         families.taxi,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "cliff-walking",
@@ -139,7 +129,6 @@ _ENTRIES = [
         "Gymnasium CliffWalking-v1",
         "gym",
         families.cliff_walking,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "resource-gathering",
@@ -149,7 +138,6 @@ _ENTRIES = [
         "Quantitative Verification Benchmark Set",
         "",
         gathering.resource_gathering,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "bandit",
@@ -177,7 +165,6 @@ _ENTRIES = [
         "generated",
         "",
         large.inventory,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "queue-network",
@@ -187,7 +174,6 @@ _ENTRIES = [
         "generated",
         "",
         large.queue_network,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "random-finite",

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_array, as_real, pair_of, real, whole
+from .._support.checks import as_array, as_real, pair_of, real, whole
 from ..errors import OpoError
-from ..layout import as_mask_2d
+from ..model.layout import as_mask_2d
 
 __all__ = ["RescaledRewards", "RewardMap", "rewards_to_losses"]
 

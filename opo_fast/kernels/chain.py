@@ -5,108 +5,136 @@ Visits N, losses f, the running sums of Q and the policies are per row; `store` 
 
 from __future__ import annotations
 
+from ._arguments import Model, Pass, Rule, Step, Team
 from ._groups import group_min, group_sum, share
 from ._jit import inlined, kernel
-from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vload_line, vmax, vmin, vmul, vset, vstore, vstore_line, vsub
+from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vmax, vmin, vmul, vset, vstore, vsub
 from ._sync import meet
 from .evaluation import expectation
 from .occupancy import visit
 
-__all__ = ["chain_steps"]
+__all__ = ["chain_steps", "optimistic_losses"]
 
 
 @inlined
-def _backup(
-    kind, data, indptr, indices, block, layers, rows, h, lo, hi, chunk, width, greedy, losses, visits, policies, at, to, sum_q, v,
-    half_loss, half_dynamics, weight, eta, q, e,
-):  # fmt: skip
-    first = rows[layers[h]]
+def optimistic_losses(lo, hi, losses, visits, rule, h, q):
+    """Losses minus bonus of rows lo..hi-1 of layer h, from q[0] on."""
     one = vset(1.0)
-    zero = vset(0.0)
-    half_loss8 = vset(half_loss)
+    half_dynamics = rule.half_dynamics[h]
+    half_loss8 = vset(rule.half_loss)
     half_dynamics8 = vset(half_dynamics)
-    weight8 = vset(weight)
+    weight8 = vset(rule.weight)
+    n = hi - lo
+    full = n // 8 * 8
+    for i in range(0, full, 8):
+        x = vdiv(one, vadd(one, vload(visits, lo + i)))
+        b = vfma(weight8, vmin(one, vmul(half_dynamics8, x)), vmin(one, vmul(half_loss8, x)))
+        vstore(q, i, vsub(vload(losses, lo + i), b))
+    for i in range(full, n):
+        y = 1.0 / (1.0 + visits[lo + i])
+        q[i] = losses[lo + i] - fma(rule.weight, min(1.0, half_dynamics * y), min(1.0, rule.half_loss * y))
+
+
+@inlined
+def _greedy_step(rows, lo, hi, q, policy, v):
+    """The least Q of states lo..hi-1, raised to 0, into `v`, and the first row that has it into `policy`.
+
+    Raising Q before its least is looked for would make all unexplored rows alike.
+    """
+    r0 = rows[lo]
+    for s in range(lo, hi):
+        best = rows[s]
+        for r in range(rows[s], rows[s + 1]):
+            policy[r] = 0.0
+            if q[r - r0] < q[best - r0]:
+                best = r
+        policy[best] = 1.0
+        v[s] = max(0.0, q[best - r0])
+
+
+@inlined
+def _step_vectors(rows, lo, full, width, eta, step, q):
+    """Values and policy step of the first `full` rows from state lo on, whole vectors of whole states: all remains in registers."""
+    r0 = rows[lo]
+    zero = vset(0.0)
+    one = vset(1.0)
     eta8 = vset(eta)
-    for s0 in range(lo, hi, chunk):
-        s1 = min(s0 + chunk, hi)
-        r0 = rows[s0]
-        n = rows[s1] - r0
-        full = n // 8 * 8
-        for i in range(0, full, 8):
-            x = vdiv(one, vadd(one, vload(visits, r0 + i)))
-            b = vfma(weight8, vmin(one, vmul(half_dynamics8, x)), vmin(one, vmul(half_loss8, x)))
-            vstore(q, i, vsub(vload(losses, r0 + i), b))
-        for i in range(full, n):
-            y = 1.0 / (1.0 + visits[r0 + i])
-            q[i] = losses[r0 + i] - fma(weight, min(1.0, half_dynamics * y), min(1.0, half_loss * y))
-        if h < block.size - 1:
-            expectation(
-                kind, data, indptr, indices, block[h], rows[layers[h + 1]] - first, r0 - first, r0 - first + n,
-                v, layers[h + 1], layers[h + 2] - layers[h + 1], q, 0, q, 0, h % 2,
-            )  # fmt: skip
-        if greedy:
-            for s in range(s0, s1):
-                best = rows[s]
-                least = max(0.0, q[best - r0])
-                policies[to, best] = 0.0
-                for r in range(rows[s] + 1, rows[s + 1]):
-                    policies[to, r] = 0.0
-                    y = max(0.0, q[r - r0])
-                    if y < least:
-                        best = r
-                        least = y
-                policies[to, best] = 1.0
-                v[s] = least
-            continue
-        # Whole vectors of whole states: all that remains in registers. Which rows these are is a matter of shape.
-        whole = full if width > 0 else 0
-        s = s0
-        for i in range(0, whole, 8):
-            x = vmax(zero, vload(q, i))
-            total = vadd(vload(sum_q, r0 + i), x)
-            vstore(sum_q, r0 + i, total)
-            mean = group_sum(vmul(vload_line(policies, at, r0 + i), x), width)
-            for lane in range(0, 8, width):
-                v[s] = vget(mean, lane)
-                s += 1
-            x = vexp(vmul(eta8, vsub(group_min(total, width), total)))
-            vstore_line(policies, to, r0 + i, vmul(x, vdiv(one, group_sum(x, width))))
-        for i in range(whole, full, 8):
-            x = vmax(zero, vload(q, i))
-            vstore(q, i, x)
-            vstore(sum_q, r0 + i, vadd(vload(sum_q, r0 + i), x))
-        for i in range(full, n):
-            q[i] = max(0.0, q[i])
-            sum_q[r0 + i] += q[i]
-        first_state = s
-        i = whole
-        for s in range(first_state, s1):
-            end = rows[s + 1] - r0
-            j = i
-            y = 0.0
-            least = sum_q[r0 + i]
-            while j < end:
-                y = fma(policies[at, r0 + j], q[j], y)
-                least = min(least, sum_q[r0 + j])
-                j += 1
-            v[s] = y
-            while i < end:
-                e[i] = eta * (least - sum_q[r0 + i])
-                i += 1
-        for i in range(whole, full, 8):
-            vstore(e, i, vexp(vload(e, i)))
-        for i in range(full, n):
-            e[i] = sexp(e[i])
-        i = whole
-        for s in range(first_state, s1):
-            end = rows[s + 1] - r0
-            y = 0.0
-            for j in range(i, end):
-                y += e[j]
-            y = 1.0 / y
-            while i < end:
-                policies[to, r0 + i] = e[i] * y
-                i += 1
+    s = lo
+    for i in range(0, full, 8):
+        x = vmax(zero, vload(q, i))
+        total = vadd(vload(step.sum_q, r0 + i), x)
+        vstore(step.sum_q, r0 + i, total)
+        mean = group_sum(vmul(vload(step.policy, r0 + i), x), width)
+        for lane in range(0, 8, width):
+            step.v[s] = vget(mean, lane)
+            s += 1
+        x = vexp(vmul(eta8, vsub(group_min(total, width), total)))
+        vstore(step.following, r0 + i, vmul(x, vdiv(one, group_sum(x, width))))
+
+
+@inlined
+def _clip_and_add(r0, begin, n, q, sum_q):
+    """Q = max{0, q}, added to its running sums, for rows r0 + begin..r0 + n - 1."""
+    zero = vset(0.0)
+    full = n // 8 * 8
+    for i in range(begin, full, 8):
+        x = vmax(zero, vload(q, i))
+        vstore(q, i, x)
+        vstore(sum_q, r0 + i, vadd(vload(sum_q, r0 + i), x))
+    for i in range(full, n):
+        q[i] = max(0.0, q[i])
+        sum_q[r0 + i] += q[i]
+
+
+@inlined
+def _exponents(rows, r0, lo, hi, eta, step, q, e):
+    """Values of states lo..hi-1, and the exponents of their next policies; q and e hold row r0 first."""
+    for s in range(lo, hi):
+        begin = rows[s] - r0
+        end = rows[s + 1] - r0
+        y = 0.0
+        least = step.sum_q[r0 + begin]
+        for j in range(begin, end):
+            y = fma(step.policy[r0 + j], q[j], y)
+            least = min(least, step.sum_q[r0 + j])
+        step.v[s] = y
+        for j in range(begin, end):
+            e[j] = eta * (least - step.sum_q[r0 + j])
+
+
+@inlined
+def _normalize(rows, r0, lo, hi, e, following):
+    """The next policy of states lo..hi-1 from its weights."""
+    for s in range(lo, hi):
+        begin = rows[s] - r0
+        end = rows[s + 1] - r0
+        y = 0.0
+        for j in range(begin, end):
+            y += e[j]
+        y = 1.0 / y
+        for j in range(begin, end):
+            following[r0 + j] = e[j] * y
+
+
+@inlined
+def _policy_step(rows, lo, hi, width, eta, step, q, e):
+    """Values of states lo..hi-1 under their policies, sums of Q and the policies after the step."""
+    r0 = rows[lo]
+    n = rows[hi] - r0
+    full = n // 8 * 8
+    # Which rows fill a vector of whole states is a matter of shape.
+    begin = full if width > 0 else 0
+    s = lo
+    if width > 0:
+        _step_vectors(rows, lo, full, width, eta, step, q)
+        s += full // width
+    _clip_and_add(r0, begin, n, q, step.sum_q)
+    _exponents(rows, r0, s, hi, eta, step, q, e)
+    for i in range(begin, full, 8):
+        vstore(e, i, vexp(vload(e, i)))
+    for i in range(full, n):
+        e[i] = sexp(e[i])
+    _normalize(rows, r0, s, hi, e, step.following)
 
 
 @kernel
@@ -121,7 +149,10 @@ def chain_steps(
     up `chunk` states at a time (a multiple of 8, or all); `width` is the number of actions where whole states fill a vector, else
     0; `scratch` has two lines per thread for the rows of a chunk.
     """
-    horizon = block.size
+    model = Model(kind, data, indptr, indices, block, layers, rows)
+    team = Team(me, n, gate)
+    work = Pass(n_parts, width, d, w, private)
+    rule = Rule(half_loss, half_dynamics, weight, eta)
     q = scratch[2 * me]
     e = scratch[2 * me + 1]
     for step in range(k, k + n_steps):
@@ -129,19 +160,20 @@ def chain_steps(
             if count_actions:
                 for r in range(visits.size * me // n, visits.size * (me + 1) // n):
                     visits[r] += store[step - 1, r]
-                meet(gate, me, n)
             else:
-                visit(
-                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, step - 1, -1.0, d, w,
-                    visits, private,
-                )  # fmt: skip
-                meet(gate, me, n)
-        to = step if greedy else step + 1
-        for h in range(horizon - 1, -1, -1):
+                visit(model, team, work, store[step - 1], -1.0, visits)
+            meet(team.gate, team.me, team.n)
+        now = Step(store[step], store[step if greedy else step + 1], sum_q, v)
+        for h in range(block.size - 1, -1, -1):
             size = layers[h + 1] - layers[h]
-            _backup(
-                kind, data, indptr, indices, block, layers, rows, h, layers[h] + share(size, me, n),
-                layers[h] + share(size, me + 1, n), chunk, width, greedy, losses, visits, store, step, to, sum_q, v,
-                half_loss, half_dynamics[h], weight, eta, q, e,
-            )  # fmt: skip
-            meet(gate, me, n)
+            end = layers[h] + share(size, me + 1, n)
+            for lo in range(layers[h] + share(size, me, n), end, chunk):
+                hi = min(lo + chunk, end)
+                optimistic_losses(rows[lo], rows[hi], losses, visits, rule, h, q)
+                if h < block.size - 1:
+                    expectation(model, h, rows[lo], rows[hi], v, q, q, rows[lo])
+                if greedy:
+                    _greedy_step(rows, lo, hi, q, now.policy, v)
+                else:
+                    _policy_step(rows, lo, hi, width, eta, now, q, e)
+            meet(team.gate, team.me, team.n)

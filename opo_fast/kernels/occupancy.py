@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._arguments import Model, Pass, Team
 from ._groups import AHEAD, group_each, is_policy, share, worth_prefetching
 from ._jit import inlined, kernel
-from ._simd import fma, prefetch, vabove, vadd, vfma, vload, vmul, vset, vstore, vsum
+from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import meet
 
-__all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep"]
+__all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep", "weigh"]
 
 TINY = 1e-280
 """Weights below this count as 0: long horizons would otherwise end in subnormal numbers, a hundred times slower."""
@@ -19,113 +20,57 @@ STATES = 256
 
 
 @inlined
-def spread_dense(data, start, n_rows, w, w0, lo, hi, d, d0, back):
-    """Occupancy of next states lo..hi-1: d[d0 + j] = sum_i P(j | row i) w[w0 + i]."""
-    # Eight next states at a time; eight partial sums each, merged by `vsum`, then the rows that do not fill a vector.
+def _dots(data, o, n_rows, w, d, j):
+    """The dot products of the lines of `data` that begin at `o` with `w`, into d[j], d[j + 1], ..."""
+    # Eight partial sums for each line, added by `tsum`, then the rows that do not fill a vector.
     full = n_rows // 8 * 8
-    eights = (hi - lo) // 8
-    for eight in range(eights):
-        j = lo + 8 * (eights - 1 - eight if back else eight)
-        o0 = start + j * n_rows
-        o1 = o0 + n_rows
-        o2 = o1 + n_rows
-        o3 = o2 + n_rows
-        o4 = o3 + n_rows
-        o5 = o4 + n_rows
-        o6 = o5 + n_rows
-        o7 = o6 + n_rows
-        a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = vset(0.0)
-        for i in range(0, full, 8):
-            x = vload(w, w0 + i)
-            a0 = vfma(vload(data, o0 + i), x, a0)
-            a1 = vfma(vload(data, o1 + i), x, a1)
-            a2 = vfma(vload(data, o2 + i), x, a2)
-            a3 = vfma(vload(data, o3 + i), x, a3)
-            a4 = vfma(vload(data, o4 + i), x, a4)
-            a5 = vfma(vload(data, o5 + i), x, a5)
-            a6 = vfma(vload(data, o6 + i), x, a6)
-            a7 = vfma(vload(data, o7 + i), x, a7)
-        x0 = vsum(a0)
-        x1 = vsum(a1)
-        x2 = vsum(a2)
-        x3 = vsum(a3)
-        x4 = vsum(a4)
-        x5 = vsum(a5)
-        x6 = vsum(a6)
-        x7 = vsum(a7)
-        for i in range(full, n_rows):
-            x0 = fma(data[o0 + i], w[w0 + i], x0)
-            x1 = fma(data[o1 + i], w[w0 + i], x1)
-            x2 = fma(data[o2 + i], w[w0 + i], x2)
-            x3 = fma(data[o3 + i], w[w0 + i], x3)
-            x4 = fma(data[o4 + i], w[w0 + i], x4)
-            x5 = fma(data[o5 + i], w[w0 + i], x5)
-            x6 = fma(data[o6 + i], w[w0 + i], x6)
-            x7 = fma(data[o7 + i], w[w0 + i], x7)
-        d[d0 + j] = x0
-        d[d0 + j + 1] = x1
-        d[d0 + j + 2] = x2
-        d[d0 + j + 3] = x3
-        d[d0 + j + 4] = x4
-        d[d0 + j + 5] = x5
-        d[d0 + j + 6] = x6
-        d[d0 + j + 7] = x7
-    j = lo + 8 * eights
-    if j + 4 <= hi:
-        o0 = start + j * n_rows
-        o1 = o0 + n_rows
-        o2 = o1 + n_rows
-        o3 = o2 + n_rows
-        a0 = a1 = a2 = a3 = vset(0.0)
-        for i in range(0, full, 8):
-            x = vload(w, w0 + i)
-            a0 = vfma(vload(data, o0 + i), x, a0)
-            a1 = vfma(vload(data, o1 + i), x, a1)
-            a2 = vfma(vload(data, o2 + i), x, a2)
-            a3 = vfma(vload(data, o3 + i), x, a3)
-        x0 = vsum(a0)
-        x1 = vsum(a1)
-        x2 = vsum(a2)
-        x3 = vsum(a3)
-        for i in range(full, n_rows):
-            x0 = fma(data[o0 + i], w[w0 + i], x0)
-            x1 = fma(data[o1 + i], w[w0 + i], x1)
-            x2 = fma(data[o2 + i], w[w0 + i], x2)
-            x3 = fma(data[o3 + i], w[w0 + i], x3)
-        d[d0 + j] = x0
-        d[d0 + j + 1] = x1
-        d[d0 + j + 2] = x2
-        d[d0 + j + 3] = x3
-        j += 4
-    while j < hi:
-        o0 = start + j * n_rows
-        a0 = vset(0.0)
-        for i in range(0, full, 8):
-            x = vload(w, w0 + i)
-            a0 = vfma(vload(data, o0 + i), x, a0)
-        x0 = vsum(a0)
-        for i in range(full, n_rows):
-            x0 = fma(data[o0 + i], w[w0 + i], x0)
-        d[d0 + j] = x0
-        j += 1
+    a = tzeros(o)
+    for i in range(0, full, 8):
+        a = tfma(data, o, i, vload(w, i), a)
+    x = tsum(a)
+    for i in range(full, n_rows):
+        x = tfma(data, o, i, w[i], x)
+    tput(d, j, x)
 
 
 @inlined
-def spread_csr(data, indptr, indices, start, n_rows, lo, hi, w, w0, d, d0):
-    """Add what rows lo..hi-1 send to the next states: d[d0 + j] += P(j | row i) w[w0 + i - lo]."""
+def spread_dense(model, h, w, lo, hi, d):
+    """Occupancy of states lo..hi-1 of layer h + 1: d[s] = sum_i P(s | row i) w[i]."""
+    first = model.layers[h + 1]
+    n_rows = model.rows[first] - model.rows[model.layers[h]]
+    start = model.block[h] - first * n_rows
+    eights = (hi - lo) // 8
+    for eight in range(eights):
+        # Of a block that layers share, the part that was read last is still in the cache: every other layer goes backwards.
+        s = lo + 8 * (eights - 1 - eight if h % 2 else eight)
+        _dots(model.data, strided(start + s * n_rows, n_rows, 8), n_rows, w, d, s)
+    s = lo + 8 * eights
+    if s + 4 <= hi:
+        _dots(model.data, strided(start + s * n_rows, n_rows, 4), n_rows, w, d, s)
+        s += 4
+    while s < hi:
+        _dots(model.data, strided(start + s * n_rows, n_rows, 1), n_rows, w, d, s)
+        s += 1
+
+
+@inlined
+def spread_csr(model, h, lo, hi, w, shift, d, d0):
+    """Add what rows lo..hi-1 of layer h send to the next states: d[d0 + j] += P(j | row r) w[r + shift]."""
+    first = model.rows[model.layers[h]]
     base = np.uint64(d0)
-    ask = worth_prefetching(indptr, start, n_rows)
-    for i in range(lo, hi):
-        x = w[w0 + i - lo]
+    start = model.block[h] - first
+    ask = worth_prefetching(model.indptr, model.block[h], model.rows[model.layers[h + 1]] - first)
+    for r in range(lo, hi):
+        x = w[r + shift]
         if x != 0.0:
-            p = np.uint64(indptr[start + i])
-            end = np.uint64(indptr[start + i + 1])
+            p = np.uint64(model.indptr[start + r])
+            end = np.uint64(model.indptr[start + r + 1])
             if ask:
-                prefetch(data, p + AHEAD)
-                prefetch(indices, p + AHEAD)
+                prefetch(model.data, p + AHEAD)
+                prefetch(model.indices, p + AHEAD)
             while p < end:
-                j = base + indices[p]
-                d[j] = fma(data[p], x, d[j])
+                j = base + model.indices[p]
+                d[j] = fma(model.data[p], x, d[j])
                 p += np.uint64(1)
 
 
@@ -140,85 +85,93 @@ def merge(private, n_parts, n_next, lo, hi, d, d0):
 
 
 @inlined
-def visit(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
-):  # fmt: skip
-    """Add the occupancy of `policies[at]` to `visits`: what thread `me` of `n` does.
-
-    `d` gets the occupancy of states. Dense layers: `w` gets the weights of all rows of the layer, and each next state is
-    a sum over them in one thread. CSR layers are sent on in `n_parts` fixed parts, each with a vector of its own in
-    `private`, so that sums do not depend on which thread takes which part; `w` has room for `STATES` states per thread.
-    Returns 1 where the policy is none (see `is_policy`; a negative `tolerance`: not looked at).
-    """
-    policy = policies[at]
-    fault = 0
-    horizon = block.size
+def weigh(rows, lo, hi, width, policy, d, visits, w, shift):
+    """Weights of the rows of states lo..hi-1: w[r + shift] = d(s) policy(r), 0 below `TINY`, which `visits` gains, too."""
     tiny = vset(TINY)
-    if me == 0:
-        d[0] = 1.0
-    meet(gate, me, n)
-    parts = n_parts if kind == 1 else n
-    for h in range(horizon):
-        s0 = layers[h]
-        size = layers[h + 1] - s0
-        first = rows[s0]
-        d0 = layers[h + 1]
-        n_next = layers[h + 2] - d0 if h < horizon - 1 else 0
-        for p in range(parts * me // n, parts * (me + 1) // n):
-            # Whether a policy's last bit is within the tolerance depends on which rows fill a vector, so not on n.
-            lo = s0 + (size * p // parts if kind == 1 else share(size, p, parts))
-            hi = s0 + (size * (p + 1) // parts if kind == 1 else share(size, p + 1, parts))
-            if kind == 1:
-                for j in range(p * n_next, (p + 1) * n_next):
-                    private[j] = 0.0
-            step = STATES if kind == 1 else max(1, hi - lo)
-            for c0 in range(lo, hi, step):
-                c1 = min(c0 + step, hi)
-                if tolerance >= 0.0 and not is_policy(policy, rows, c0, c1, width, tolerance):
-                    fault = 1
-                r = rows[c0]
-                shift = me * (w.size // n) - r if kind == 1 else -first
-                s = c0
-                if width > 0:
-                    # `d` has room for a vector beyond its last state.
-                    while r + 8 <= rows[c1]:
-                        y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
-                        vstore(w, r + shift, y8)
-                        vstore(visits, r, vadd(vload(visits, r), y8))
-                        r += 8
-                        s += 8 // width
-                while s < c1:
-                    x = d[s]
-                    end = rows[s + 1]
-                    while r < end:
-                        y = x * policy[r]
-                        y = y if y > TINY else 0.0
-                        w[r + shift] = y
-                        visits[r] += y
-                        r += 1
-                    s += 1
-                if kind == 1 and n_next > 0:
-                    spread_csr(
-                        data, indptr, indices, block[h], rows[layers[h + 1]] - first, rows[c0] - first, rows[c1] - first, w,
-                        me * (w.size // n), private, p * n_next,
-                    )  # fmt: skip
-        if h < horizon - 1:
-            meet(gate, me, n)
-            lo = n_next * me // n
-            hi = n_next * (me + 1) // n
-            if kind == 0:
-                spread_dense(data, block[h], rows[d0] - first, w, 0, lo, hi, d, d0, h % 2)
+    r = rows[lo]
+    s = lo
+    if width > 0:
+        # `d` has room for a vector beyond its last state.
+        while r + 8 <= rows[hi]:
+            y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
+            vstore(w, r + shift, y8)
+            vstore(visits, r, vadd(vload(visits, r), y8))
+            r += 8
+            s += 8 // width
+    while s < hi:
+        x = d[s]
+        end = rows[s + 1]
+        while r < end:
+            y = x * policy[r]
+            y = y if y > TINY else 0.0
+            w[r + shift] = y
+            visits[r] += y
+            r += 1
+        s += 1
+
+
+@inlined
+def _weigh_layer(model, team, h, work, policy, tolerance, visits):
+    """Weights of this thread's parts of layer h, those of a CSR layer sent on to the parts' vectors; whether the policy is valid."""
+    s0 = model.layers[h]
+    size = model.layers[h + 1] - s0
+    n_next = model.layers[h + 2] - model.layers[h + 1] if h < model.block.size - 1 else 0
+    sparse = model.kind == 1
+    parts = work.parts if sparse else team.n
+    valid = True
+    for p in range(parts * team.me // team.n, parts * (team.me + 1) // team.n):
+        # Whether a policy's last bit is within the tolerance depends on which rows fill a vector, so not on the number of threads.
+        lo = s0 + (size * p // parts if sparse else share(size, p, parts))
+        hi = s0 + (size * (p + 1) // parts if sparse else share(size, p + 1, parts))
+        if sparse:
+            for j in range(p * n_next, (p + 1) * n_next):
+                work.private[j] = 0.0
+        step = STATES if sparse else max(1, hi - lo)
+        for c0 in range(lo, hi, step):
+            c1 = min(c0 + step, hi)
+            if tolerance >= 0.0 and not is_policy(policy, model.rows, c0, c1, work.width, tolerance):
+                valid = False
+            shift = team.me * (work.w.size // team.n) - model.rows[c0] if sparse else -model.rows[s0]
+            weigh(model.rows, c0, c1, work.width, policy, work.d, visits, work.w, shift)
+            if sparse and n_next > 0:
+                spread_csr(model, h, model.rows[c0], model.rows[c1], work.w, shift, work.private, p * n_next)
+    return valid
+
+
+@inlined
+def visit(model, team, work, policy, tolerance, visits):
+    """Add the occupancy of `policy` to `visits`: what one thread of a team does. Whether the policy is valid.
+
+    Dense layers: each next state is a sum over all rows in one thread. CSR layers are sent on in a fixed number of parts,
+    each with a vector of its own, so that sums do not depend on which thread takes which part. With a negative
+    `tolerance` the policy is not looked at.
+    """
+    valid = True
+    if team.me == 0:
+        work.d[0] = 1.0
+    meet(team.gate, team.me, team.n)
+    for h in range(model.block.size):
+        if not _weigh_layer(model, team, h, work, policy, tolerance, visits):
+            valid = False
+        if h < model.block.size - 1:
+            meet(team.gate, team.me, team.n)
+            d0 = model.layers[h + 1]
+            n_next = model.layers[h + 2] - d0
+            lo = n_next * team.me // team.n
+            hi = n_next * (team.me + 1) // team.n
+            if model.kind == 0:
+                spread_dense(model, h, work.w, d0 + lo, d0 + hi, work.d)
             else:
-                merge(private, n_parts, n_next, lo, hi, d, d0)
-            meet(gate, me, n)
-    return fault
+                merge(work.private, work.parts, n_next, lo, hi, work.d, d0)
+            meet(team.gate, team.me, team.n)
+    return valid
 
 
 @kernel
 def visit_sweep(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
 ):  # fmt: skip
-    """`visit` for one policy, entered by `n` threads with the same arrays and a number `me` each."""
-    return visit(
-        kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
-    )  # fmt: skip
+    """`visit` for policy `policies[at]`, entered by `n` threads with the same arrays and a number `me` each; 1 where it is none."""
+    model = Model(kind, data, indptr, indices, block, layers, rows)
+    work = Pass(n_parts, width, d, w, private)
+    return 0 if visit(model, Team(me, n, gate), work, policies[at], tolerance, visits) else 1

@@ -6,15 +6,18 @@ block is stored (row, next state, lane); `block[h]` is where layer h starts, cou
 
 from __future__ import annotations
 
-from ._jit import kernel
+from ._arguments import Pack, Rule, Step
+from ._jit import inlined, kernel
 from ._simd import vabove, vadd, vdiv, vexp, vfma, vload, vmax, vmin, vmul, vset, vstore, vsub
 from .occupancy import TINY
 
-__all__ = ["packed_steps", "packed_visits"]
+__all__ = ["add_visits", "bonus_of", "expectation", "packed_steps", "packed_visits"]
 
 
 @kernel
-def _visit(block, layers, rows, data, policy, d, w, visits):
+def add_visits(pack, policy, d, w, visits):
+    """Add the occupancies of one policy per lane to `visits`."""
+    block, layers, rows, data = pack
     horizon = block.size
     tiny = vset(TINY)
     vstore(d, 0, vset(1.0))
@@ -42,63 +45,84 @@ def _visit(block, layers, rows, data, policy, d, w, visits):
 def packed_visits(block, layers, rows, data, store, k, count, d, w, visits):
     """Add the occupancies of policies store[k..k+count-1] to `visits`, in this order."""
     for i in range(k, k + count):
-        _visit(block, layers, rows, data, store[i], d, w, visits)
+        add_visits(Pack(block, layers, rows, data), store[i], d, w, visits)
+
+
+@inlined
+def bonus_of(visits, r, half_loss, half_dynamics, weight):
+    """The bonus of row r."""
+    one = vset(1.0)
+    x = vdiv(one, vadd(one, vload(visits, 8 * r)))
+    return vfma(weight, vmin(one, vmul(half_dynamics, x)), vmin(one, vmul(half_loss, x)))
+
+
+@inlined
+def expectation(data, p, n_next, v, v0, q):
+    """q plus the expectation of the next values, those of states v0, v0 + 1, ...; the transitions begin at entry p."""
+    for j in range(n_next):
+        q = vfma(vload(data, 8 * (p + j)), vload(v, 8 * (v0 + j)), q)
+    return q
+
+
+@inlined
+def _deterministic(begin, end, value, s, out):
+    """In each lane, 1 at the first of rows begin..end-1 whose entry of `out` is the value of state s, 0 at the others."""
+    for lane in range(8):
+        target = value[8 * s + lane]
+        found = False
+        for r in range(begin, end):
+            if not found and out[8 * r + lane] == target:
+                out[8 * r + lane] = 1.0
+                found = True
+            else:
+                out[8 * r + lane] = 0.0
+
+
+@inlined
+def _softmax(begin, end, least, eta, sum_q, out):
+    """The policy of rows begin..end-1, those of one state, from their sums of Q, of which `least` is the least."""
+    total = vset(0.0)
+    for r in range(begin, end):
+        x = vexp(vmul(eta, vsub(least, vload(sum_q, 8 * r))))
+        total = vadd(total, x)
+        vstore(out, 8 * r, x)
+    total = vdiv(vset(1.0), total)
+    for r in range(begin, end):
+        vstore(out, 8 * r, vmul(vload(out, 8 * r), total))
 
 
 @kernel
-def _backup(
-    block, layers, rows, greedy, data, losses, visits, policy, out, sum_q, v, half_loss, half_dynamics, weight, eta
-):  # fmt: skip
-    horizon = block.size
-    one = vset(1.0)
-    zero = vset(0.0)
-    half_loss8 = vset(half_loss)
-    weight8 = vset(weight)
-    eta8 = vset(eta)
-    for h in range(horizon - 1, -1, -1):
-        half_dynamics8 = vset(half_dynamics[h])
-        n_next = layers[h + 2] - layers[h + 1] if h < horizon - 1 else 0
+def _backup(pack, greedy, losses, visits, rule, step):
+    """One optimistic backup of all layers, with the policy step of each state."""
+    block, layers, rows, data = pack
+    half_loss, weight, eta = vset(rule.half_loss), vset(rule.weight), vset(rule.eta)
+    for h in range(block.size - 1, -1, -1):
+        half_dynamics = vset(rule.half_dynamics[h])
+        n_next = layers[h + 2] - layers[h + 1] if h < block.size - 1 else 0
         for s in range(layers[h], layers[h + 1]):
-            value = zero
+            value = vset(0.0)
             least = vset(1e300)
-            p = 8 * (block[h] + (rows[s] - rows[layers[h]]) * n_next)
+            p = block[h] + (rows[s] - rows[layers[h]]) * n_next
             for r in range(rows[s], rows[s + 1]):
-                x = vdiv(one, vadd(one, vload(visits, 8 * r)))
-                b = vfma(weight8, vmin(one, vmul(half_dynamics8, x)), vmin(one, vmul(half_loss8, x)))
-                q = vsub(vload(losses, 8 * r), b)
-                for j in range(n_next):
-                    q = vfma(vload(data, p), vload(v, 8 * (layers[h + 1] + j)), q)
-                    p += 8
-                q = vmax(zero, q)
+                q = vsub(vload(losses, 8 * r), bonus_of(visits, r, half_loss, half_dynamics, weight))
+                q = expectation(data, p, n_next, step.v, layers[h + 1], q)
+                p += n_next
                 if greedy:
-                    vstore(out, 8 * r, q)
-                    least = vmin(q, least)
+                    vstore(step.following, 8 * r, q)
                 else:
-                    value = vfma(vload(policy, 8 * r), q, value)
-                    q = vadd(vload(sum_q, 8 * r), q)
-                    vstore(sum_q, 8 * r, q)
-                    least = vmin(q, least)
+                    q = vmax(vset(0.0), q)
+                    value = vfma(vload(step.policy, 8 * r), q, value)
+                    q = vadd(vload(step.sum_q, 8 * r), q)
+                    vstore(step.sum_q, 8 * r, q)
+                least = vmin(q, least)
             if greedy:
-                vstore(v, 8 * s, least)
-                for lane in range(8):
-                    target = v[8 * s + lane]
-                    found = False
-                    for r in range(rows[s], rows[s + 1]):
-                        if not found and out[8 * r + lane] == target:
-                            out[8 * r + lane] = 1.0
-                            found = True
-                        else:
-                            out[8 * r + lane] = 0.0
-                continue
-            vstore(v, 8 * s, value)
-            total = zero
-            for r in range(rows[s], rows[s + 1]):
-                x = vexp(vmul(eta8, vsub(least, vload(sum_q, 8 * r))))
-                total = vadd(total, x)
-                vstore(out, 8 * r, x)
-            total = vdiv(one, total)
-            for r in range(rows[s], rows[s + 1]):
-                vstore(out, 8 * r, vmul(vload(out, 8 * r), total))
+                vstore(step.v, 8 * s, least)
+                _deterministic(rows[s], rows[s + 1], step.v, s, step.following)
+                # Raised to 0 only now: unexplored actions would all be alike.
+                vstore(step.v, 8 * s, vmax(vset(0.0), least))
+            else:
+                vstore(step.v, 8 * s, value)
+                _softmax(rows[s], rows[s + 1], least, eta, step.sum_q, step.following)
 
 
 @kernel
@@ -107,6 +131,8 @@ def packed_steps(
     half_dynamics, weight, eta,
 ):  # fmt: skip
     """`n_steps` steps of the chains of one pack under one dynamics and one loss per lane; see `chain.chain_steps`."""
+    pack = Pack(block, layers, rows, data)
+    rule = Rule(half_loss, half_dynamics, weight, eta)
     for step in range(n_steps):
         if step > 0:
             past = store[k + step - 1]
@@ -114,10 +140,6 @@ def packed_steps(
                 for r in range(past.size):
                     visits[r] += past[r]
             else:
-                _visit(block, layers, rows, data, past, d, w, visits)
-        policy = store[k + step]
-        out = policy if greedy else store[k + step + 1]
-        _backup(
-            block, layers, rows, greedy, data, losses, visits, policy, out, sum_q, v, half_loss, half_dynamics, weight,
-            eta,
-        )  # fmt: skip
+                add_visits(pack, past, d, w, visits)
+        now = Step(store[k + step], store[k + step if greedy else k + step + 1], sum_q, v)
+        _backup(pack, greedy, losses, visits, rule, now)

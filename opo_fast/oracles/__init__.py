@@ -1,7 +1,8 @@
 """Regression oracles: the protocol, the function classes that the package solves, schedules and logged trajectories."""
 
 from .checks import check_oracle
-from .finite import FiniteDynamicsClass, FiniteDynamicsOracle, FiniteLossClass, FiniteLossOracle
+from .finite import FiniteDynamicsOracle, FiniteLossOracle
+from .finite_classes import FiniteDynamicsClass, FiniteLossClass
 from .linear import DisjointLinearLossClass, DisjointLinearLossOracle, LinearLossClass, LinearLossOracle
 from .log import TrajectoryLog
 from .mixture import MixtureDynamicsClass, MixtureDynamicsOracle, mixture_weights

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import items, real
-from ..cmdp import Trajectory, check_trajectory, context_key
+from .._support.checks import items, real
+from .._support.numbers import log_loss
 from ..errors import OpoError
-from ..layout import Layout, as_losses, as_mask
-from ..store import read_state, write_state
-from ..transitions import as_transitions
+from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layout import Layout, as_losses, as_mask
+from ..model.transitions import as_transitions
 from .log import TrajectoryLog
+from .plausible_checks import SetChecker, hand_over
 from .schedule import ScheduledOracle, add_all
 
 __all__ = ["check_oracle"]
@@ -46,6 +45,8 @@ def check_oracle(
       to `tolerance`; with ``observe_many`` too;
     - *refusals*: a trajectory that the oracle refuses changes nothing;
     - *error*, *gain*: where the oracle has them, they agree with its predictions and are not negative;
+    - *plausible sets*: where the oracle keeps them, every fit is in its set and no least loss above it, radii are in [0, 1],
+      equal versions are equal sets that later data do not change, and sets are saved and loaded with the oracle;
     - *save and load*: ``state``, written to a file and restored into a fresh oracle, goes on with the same bits.
 
     Parameters
@@ -149,6 +150,11 @@ class _Checker:
         with self.checking("error and gain"):
             self.check_error_and_gain()
         oracle = self.fresh()
+        if hasattr(oracle, "keep_plausible"):
+            with self.checking("plausible sets"):
+                SetChecker(self).run()
+        else:
+            self.passed.append("plausible sets: not offered (no keep_plausible(delta)), so agents with this oracle have its fits alone")
         if hasattr(oracle, "state") and hasattr(oracle, "restore"):
             with self.checking("save and load"):
                 self.check_state()
@@ -246,8 +252,7 @@ class _Checker:
                     wanted = float(np.square(f - t.losses).sum())
                 else:
                     p = as_transitions(self.layout, oracle.transitions(fit, t.context), self.action_mask)
-                    with np.errstate(divide="ignore"):
-                        wanted = float(-np.log(p.along(t.states, t.actions)).sum())
+                    wanted = log_loss(p.along(t.states, t.actions))
                 found = oracle.error(fit, t)
                 if not np.isclose(found, wanted, rtol=1e-6, atol=1e-9):
                     self.fault(f"error: error({fit!r}, trajectory) is {found!r}, its predictions give {wanted!r}")
@@ -262,10 +267,7 @@ class _Checker:
     def check_state(self) -> None:
         middle = len(self.data) // 2
         first, second = self.one_at_a_time(self.data[:middle]), self.fresh()
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "state.npz")
-            write_state(path, first.state())
-            second.restore(read_state(path))
+        hand_over(first, second)
         if first.fit() != second.fit():
             self.fault(f"save and load: fit() is {first.fit()!r}, and {second.fit()!r} once loaded")
         self.check_same("save and load: a loaded oracle differs", first, second)

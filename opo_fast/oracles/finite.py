@@ -1,88 +1,45 @@
-"""Finite classes: least squares and log loss by one running sum per candidate."""
+"""Oracles of finite classes: least squares and log loss by one running sum per candidate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import FLOAT64, as_real, instance, items, labels_of
-from ..cmdp import Trajectory, check_trajectory, context_key
+from .._support.checks import FLOAT64, as_real, frozen, real, whole
+from .._support.fields import Fields
+from .._support.lru import LRU
 from ..errors import OpoError, Place
-from ..layout import Layout
-from ..store import LRU
-from ..transitions import Transitions, is_plain
+from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layout import Layout
+from ..model.transitions import Transitions, is_plain
 from .log import TrajectoryLog
+from .plausible import NestedSet, kept_delta, missing_delta
 
-__all__ = ["FiniteDynamicsClass", "FiniteDynamicsOracle", "FiniteLossClass", "FiniteLossOracle"]
+__all__ = ["FiniteDynamicsOracle", "FiniteLossOracle"]
 
 Array = npt.NDArray[Any]
 CACHE_BYTES = 1 << 28
-
-
-class _FiniteClass:
-    """Candidates in a fixed order; ties of an oracle go to the lowest index."""
-
-    kind: str
-
-    def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
-        self.models = tuple(items(models, "models", "callables model(context)", some=True))
-        for i, model in enumerate(self.models):
-            if not callable(model):
-                raise OpoError(f"models[{i}] is a {type(model).__name__}: a callable model(context) is needed")
-        n = len(self.models)
-        self.names = labels_of([f"{self.kind} {i}" for i in range(n)] if names is None else names, n, "names", "models")
-        self.size = float(len(self.models))
-
-    def __len__(self) -> int:
-        return len(self.models)
-
-
-class FiniteLossClass(_FiniteClass):
-    """A finite class F of loss functions.
-
-    Parameters
-    ----------
-    models : sequence of callables
-        ``model(context)`` gives the mean losses, shape (n_states, A), in [0, 1]; the same context, the same numbers.
-    names : sequence of str, optional
-    """
-
-    kind = "loss"
-
-    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteLossOracle:
-        """A least-squares oracle without data."""
-        return FiniteLossOracle(self, layout)
-
-
-class FiniteDynamicsClass(_FiniteClass):
-    """A finite class P of dynamics.
-
-    Parameters
-    ----------
-    models : sequence of callables
-        ``model(context)`` gives transitions as `opo_fast.LayeredMDP` takes them, or a prebuilt `Transitions`.
-    names : sequence of str, optional
-    """
-
-    kind = "dynamics"
-
-    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
-        """A log-loss oracle without data."""
-        return FiniteDynamicsOracle(self, layout)
-
-    def squared_oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
-        """A least-squares oracle without data (RM-UCDD)."""
-        from .squared import FiniteSquaredOracle
-
-        return FiniteSquaredOracle(self, layout)
+LOWER_BYTES = 1 << 26
+"""Bytes of least losses that an oracle keeps for contexts and versions that return."""
 
 
 class _FiniteOracle:
-    """One running score per candidate; `_gains` says what one trajectory adds."""
+    """One running score per candidate; `_gains` says what one trajectory adds.
+
+    Attributes
+    ----------
+    scores : ndarray, shape (class size,)
+    delta : float or None
+        Failure probability of the plausible set, where one is kept.
+    """
+
+    delta: float | None = None
+    _set: NestedSet | None = None
 
     def __init__(self, function_class: Any, layout: Layout) -> None:
         self.function_class, self.layout = function_class, layout
@@ -101,15 +58,19 @@ class _FiniteOracle:
         assert self._checked is not None
         self.scores += self._checked[1]
         self._checked = None
+        if self._set is not None:
+            costs = self._costs()
+            self._set.reduce(costs <= costs.min() + self._radius(), int(costs.argmin()))
 
     def observe_many(self, trajectories: Sequence[Trajectory]) -> None:
         """Add a log or a sequence of trajectories, all or none; the same bits as one at a time in that order."""
         log, before = TrajectoryLog.of(self.layout, trajectories), self.scores.copy()
+        before_set = None if self._set is None else self._set.copy()
         try:
             for trajectory in log:
                 self.observe(trajectory)
         except OpoError:
-            self.scores = before
+            self.scores, self._set = before, before_set
             raise
 
     def _gains_once(self, trajectory: Trajectory) -> Array:
@@ -121,22 +82,66 @@ class _FiniteOracle:
         return abs(float(self.scores[fit] - self.scores[self.fit()]))  # type: ignore[call-overload]
 
     def fit(self) -> int:
-        """Index of the best candidate."""
+        """Index of the best candidate; of equals the lowest."""
+        return int(self._costs().argmin())
+
+    def _costs(self) -> Array:
+        """What `fit` minimises."""
+        raise NotImplementedError
+
+    # -- the plausible set ---------------------------------------------------------------------------------------------
+
+    def keep_plausible(self, delta: float) -> None:
+        """Keep, from now on, the candidates that the data leave plausible at failure probability `delta`.
+
+        After each episode those remain whose cost on all data is within the radius (see the oracle) of the least of the
+        whole class; where none does, the best alone. What was excluded stays excluded.
+        """
+        delta = real(delta, "delta", most=1.0, strict=True)
+        if self.delta is not None or self.scores.any():
+            raise OpoError("keep_plausible comes once and before any data")
+        self.delta, self._set = delta, NestedSet(len(self.scores))
+
+    def plausible(self) -> tuple[int, int]:
+        """The best candidate of the plausible set (of equals the lowest), and the set's version."""
+        nested = self._kept()
+        return int(nested.members[self._costs()[nested.members].argmin()]), nested.version
+
+    def plausible_count(self, version: Hashable) -> float:
+        """Number of candidates in the set of a version."""
+        return float(self._kept().at(version).size)
+
+    def _kept(self) -> NestedSet:
+        if self._set is None:
+            raise missing_delta()
+        return self._set
+
+    def _radius(self) -> float:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on: the scores."""
-        return {"scores": self.scores.copy()}
+        """What `restore` needs to go on: the scores, and the plausible set where one is kept."""
+        kept = {} if self._set is None else {"plausible.delta": self.delta, **self._set.state()}
+        return {"scores": self.scores.copy(), **kept}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over the scores of another oracle of the same class."""
-        instance(state, "state", Mapping, needed="what an oracle's state() gave")
-        if "scores" not in state:
-            raise OpoError("state has no 'scores': what an oracle's state() gave is needed")
-        scores = as_real(state["scores"], "state['scores']").astype(np.float64)
+        """Take over the scores, and the plausible set, of another oracle of the same class."""
+        fields = Fields(state, "what an oracle's state() gave")
+        scores = fields.numbers("scores", (None,), finite=False)
         if scores.shape != self.scores.shape:
             raise OpoError(f"state holds {scores.size} scores: one for each of the {self.scores.size} candidates is needed")
-        self.scores = scores.copy()
+        least, most = self._score_range
+        fields.check("scores", bool(((scores >= least) & (scores <= most)).all()), f"holds a score outside {least:g} to {most:g}")
+        fields.check("scores", bool(np.isfinite(scores).any()), "excludes every candidate")
+        kept = kept_delta(fields, self.delta)
+        self._set = None if kept is None else NestedSet.restored(scores.size, fields)
+        self.scores, self.delta, self._checked = scores, kept, None
+
+    _score_range = 0.0, float(np.finfo(np.float64).max)
+
+    def check_fit(self, fit: Hashable) -> None:
+        """Raise unless `fit` is the index of a candidate."""
+        whole(fit, "fit", least=0, most=self.scores.size - 1)
 
     def _answer(self, context: Any) -> Any:
         """What the candidates say at a context, asked once while it stays in the cache."""
@@ -155,14 +160,42 @@ class _FiniteOracle:
 
 
 class FiniteLossOracle(_FiniteOracle):
-    """Least squares over a finite class; `scores` holds the sums of squared errors."""
+    """Least squares over a finite class; `scores` holds the sums of squared errors L.
 
-    def fit(self) -> int:
-        """Index of the candidate of least squared error; of equals the lowest."""
-        return int(self.scores.argmin())
+    Radius of the plausible set: (1/2) log(|F| / delta). For losses in [0, 1] with the mean f*, exp(2 (L(f*) - L(f))) is a
+    nonnegative supermartingale for every f, since E exp(4 d (l - f*)) <= exp(2 d^2), d = f - f* (W. Hoeffding, JASA 58,
+    1963, inequality 4.16). By Ville's inequality and a union bound over F the truth is in all sets with probability at
+    least 1 - delta.
+    """
+
+    def __init__(self, function_class: Any, layout: Layout) -> None:
+        super().__init__(function_class, layout)
+        self._lowest: LRU[Array] = LRU(LOWER_BYTES)
+
+    def _costs(self) -> Array:
+        return self.scores
+
+    def _radius(self) -> float:
+        assert self.delta is not None
+        return 0.5 * math.log(self.scores.size / self.delta)
+
+    def upper(self, version: Hashable, context: Any) -> Array:
+        """The greatest loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        return np.asarray(self._answer(context)[self._kept().at(version)].max(axis=0))
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        key = version, context_key(context)
+        found = self._lowest.get(key)
+        if found is None:
+            members = self._kept().at(version)
+            found = frozen(np.asarray(self._answer(context)[members].min(axis=0)))
+            self._lowest.put(key, found, found.nbytes)
+        return found
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of candidate `fit`, shape (n_states, A)."""
+        self.check_fit(fit)
         return self._answer(context)[fit]  # type: ignore[no-any-return]
 
     def lower_bound(self, context: Any, radius: float) -> Array:
@@ -207,14 +240,30 @@ class _Dynamics(NamedTuple):
 
 
 class FiniteDynamicsOracle(_FiniteOracle):
-    """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible."""
+    """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible.
 
-    def fit(self) -> int:
-        """Index of the candidate of greatest log-likelihood; of equals the lowest."""
-        return int(self.scores.argmax())
+    Radius of the plausible set: log(|P| / delta). The likelihood ratio of a candidate to the truth is a nonnegative
+    supermartingale; by Ville's inequality and a union bound over P the truth is in all sets with probability at least
+    1 - delta.
+    """
+
+    # A probability may exceed 1 within the tolerance of its row.
+    _score_range = -np.inf, float(np.finfo(np.float64).max)
+
+    def _costs(self) -> Array:
+        return -self.scores
+
+    def _radius(self) -> float:
+        assert self.delta is not None
+        return math.log(self.scores.size / self.delta)
+
+    def candidates(self, version: Hashable) -> tuple[int, ...]:
+        """The candidates in the plausible set of a version, in the order of their indices."""
+        return tuple(self._kept().at(version).tolist())
 
     def transitions(self, fit: Hashable, context: Any) -> Any:
         """Transitions of candidate `fit`."""
+        self.check_fit(fit)
         return self._answer(context).models[fit]
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:

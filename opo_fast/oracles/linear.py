@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from ..checks import MANY, real, whole
-from ..cmdp import Trajectory
-from ..errors import OpoError
+from .._support.checks import MANY, real, whole
+from .._support.fields import Fields
 from ..kernels.scores import add_rows
-from ..layout import Layout
-from .parametric import Batch, FeatureMap, ParametricOracle, cover_size, grouped
-from .versions import Versions
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
+from .ellipsoid import GROWTH, as_norm, ball_of, below, inverse_of, regular_ridge
+from .parametric import Batch, FeatureMap, cover_size, grouped
+from .plausible import PlausibleOracle
+from .versions import Versions, distinct
 
 __all__ = ["DisjointLinearLossClass", "DisjointLinearLossOracle", "LinearLossClass", "LinearLossOracle"]
 
@@ -43,11 +45,22 @@ class LinearLossClass:
         At least 0; 0 is plain least squares.
     size : float, optional
         |F| in the theory's parameters. Default: of a cover at radius 0.01, (1 + 2/0.01)^dimension, at most 1e150.
+    norm : float, optional
+        Bound on the Euclidean norm of the true theta; plausible sets alone need it. Default sqrt(dimension): coefficients
+        in [-1, 1].
     """
 
-    def __init__(self, features: Callable[[Any], Any], dimension: int, *, ridge: float = 0.0, size: float | None = None) -> None:
+    def __init__(
+        self,
+        features: Callable[[Any], Any],
+        dimension: int,
+        *,
+        ridge: float = 0.0,
+        size: float | None = None,
+        norm: float | None = None,
+    ) -> None:
         self.features, self.dimension = features, whole(dimension, "dimension", least=1, most=MANY)
-        self.ridge = real(ridge, "ridge")
+        self.ridge, self.norm = real(ridge, "ridge"), as_norm(norm, self.dimension)
         self.size = cover_size(self.dimension, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> LinearLossOracle:
@@ -55,11 +68,21 @@ class LinearLossClass:
         return LinearLossOracle(self, layout, action_mask)
 
 
-class LinearLossOracle(ParametricOracle):
+class LinearLossOracle(PlausibleOracle):
     """Least squares in a linear class; O(H d^2) to add an episode and O(d^2) to fit, whatever came before.
 
     The running factor takes the rows of features in the order of the data: one at a time, in batches or at once, the
     fit has the same bits.
+
+    Plausible set: the ellipsoid |theta - centre|_V <= radius of Y. Abbasi-Yadkori, D. Pal and C. Szepesvari, Improved
+    Algorithms for Linear Stochastic Bandits, NeurIPS 2011, Theorem 2, which holds at all times at once:
+
+        radius = (1/2) sqrt(2 log(sqrt(det V / det lambda I) / delta)) + sqrt(lambda) norm,   V = lambda I + sum phi phi',
+
+    around the least-squares solution with the ridge lambda = max(ridge, (1/2)^2 / norm^2). The truth has to be linear
+    without clipping. A version keeps its centre and radius, and a matrix is kept only when det V has grown by a tenth
+    since the last (their section 5.1): the older, smaller V makes the set larger, by at most a factor sqrt(1.1), and the
+    number of matrices grows like d log(episodes) instead of the number of episodes.
     """
 
     def __init__(self, function_class: LinearLossClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -73,6 +96,44 @@ class LinearLossOracle(ParametricOracle):
         """Losses of a fit, shape (n_states, A)."""
         phi = self._features(context).reshape(-1, self.dimension)
         return clipped(phi, self.parameters(fit)).reshape(self.layout.shape)
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        number = self._version(version)
+        phi = self._features(context).reshape(-1, self.dimension)
+        low = below(phi, self._balls[number], np.einsum("nd,de->ne", phi, self._inverses[self._which[number]]))
+        return np.minimum(low.reshape(self.layout.shape), self.losses(self._centres[number], context))
+
+    def _begin(self) -> None:
+        self._regular = empty_factor(self.dimension, regular_ridge(self.function_class))
+        self._balls: list[Array] = []
+        self._which: list[int] = []
+        self._inverses: list[Array] = []
+        self._log_det = -np.inf
+        self._note(0)
+
+    def _note(self, version: int) -> None:
+        ball, log_det = ball_of(self._regular, self.function_class, self._kept())
+        if log_det > self._log_det + GROWTH:
+            self._inverses.append(inverse_of(self._regular, self.dimension))
+            self._log_det = log_det
+        self._balls.append(ball)
+        self._which.append(len(self._inverses) - 1)
+
+    def _sets(self) -> dict[str, Any]:
+        return {
+            "plausible.factor": self._regular.copy(), "plausible.balls": np.array(self._balls),
+            "plausible.which": np.array(self._which, np.int64), "plausible.inverses": np.array(self._inverses),
+            "plausible.log_det": self._log_det,
+        }  # fmt: skip
+
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
+        d = self.dimension
+        inverses = fields.numbers("plausible.inverses", (None, d, d))
+        which = fields.positions("plausible.which", (versions,), most=len(inverses) - 1)
+        kept = {"_balls": list(fields.numbers("plausible.balls", (versions, d + 1))), "_inverses": list(inverses), "_which": which.tolist()}
+        log_det = fields.number("plausible.log_det", least=-np.inf)
+        return {"_regular": fields.numbers("plausible.factor", self._factor.shape), "_log_det": log_det, **kept}
 
     def lower_bound(self, context: Any, radius: float) -> Array:
         """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
@@ -110,7 +171,10 @@ class LinearLossOracle(ParametricOracle):
 
     def _add(self, prepared: Array) -> None:
         width = self.dimension + 1
-        add_rows(self._factor, width, np.zeros(prepared.size // width, np.int64), prepared)
+        which = np.zeros(prepared.size // width, np.int64)
+        if self.delta is not None:
+            add_rows(self._regular, width, which, prepared.copy())
+        add_rows(self._factor, width, which, prepared)
 
     def _solve(self, number: int) -> bool:
         theta = solve_factor(self._factor, self.dimension)
@@ -122,11 +186,11 @@ class LinearLossOracle(ParametricOracle):
     def _state(self) -> dict[str, Any]:
         return {"factor": self._factor.copy(), "fits": np.array(self._fits)}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        factor, fits = np.array(state["factor"], np.float64), np.array(state["fits"], np.float64)
-        if factor.shape != self._factor.shape or fits.ndim != 2 or fits.shape[1] != self.dimension or len(fits) != state["number"] + 1:
-            raise OpoError(f"state holds fits of shape {fits.shape}: an oracle of dimension {self.dimension} is needed")
-        return {"_factor": factor, "_fits": list(fits)}
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        return {
+            "_factor": fields.numbers("factor", self._factor.shape),
+            "_fits": list(fields.numbers("fits", (number + 1, self.dimension))),
+        }
 
 
 class DisjointLinearLossClass:
@@ -143,11 +207,21 @@ class DisjointLinearLossClass:
         At least 0, for each pair.
     size : float, optional
         |F| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+    norm : float, optional
+        Bound on the Euclidean norm of each true theta_{s,a}; plausible sets alone need it. Default sqrt(dimension).
     """
 
-    def __init__(self, features: Callable[[Any], Any], dimension: int, *, ridge: float = 0.0, size: float | None = None) -> None:
+    def __init__(
+        self,
+        features: Callable[[Any], Any],
+        dimension: int,
+        *,
+        ridge: float = 0.0,
+        size: float | None = None,
+        norm: float | None = None,
+    ) -> None:
         self.features, self.dimension = features, whole(dimension, "dimension", least=1, most=MANY)
-        self.ridge = real(ridge, "ridge")
+        self.ridge, self.norm = real(ridge, "ridge"), as_norm(norm, self.dimension)
         self.size = cover_size(self.dimension, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> DisjointLinearLossOracle:
@@ -155,8 +229,11 @@ class DisjointLinearLossClass:
         return DisjointLinearLossOracle(self, layout, action_mask)
 
 
-class DisjointLinearLossOracle(ParametricOracle):
-    """Least squares pair by pair; O(H d^2) to add an episode, and only the visited pairs are solved anew."""
+class DisjointLinearLossOracle(PlausibleOracle):
+    """Least squares pair by pair; O(H d^2) to add an episode, and only the visited pairs are solved anew.
+
+    Plausible set: for each pair the ellipsoid of `LinearLossOracle` at delta / n_pairs, its past kept in the same way.
+    """
 
     def __init__(self, function_class: DisjointLinearLossClass, layout: Layout, action_mask: Array | None = None) -> None:
         super().__init__(layout, action_mask)
@@ -170,6 +247,56 @@ class DisjointLinearLossOracle(ParametricOracle):
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of a fit, shape (n_states, A)."""
         return clipped(self.parameters(fit), self._features(context)).reshape(self.layout.shape)
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        number, phi, d = self._version(version), self._features(context), self.dimension
+        along = np.einsum("d,nde->ne", phi, self._inverses.read(number).reshape(-1, d, d))
+        low = below(np.broadcast_to(phi, (self._n_pairs, d)), self._balls.read(number), along)
+        return np.minimum(low.reshape(self.layout.shape), self.losses(self._centres[number], context))
+
+    def _no_data(self, delta: float) -> tuple[Array, Array, Array]:
+        """Factors, balls and inverses of pairs without data."""
+        factor = empty_factor(self.dimension, regular_ridge(self.function_class))
+        ball, inverse = ball_of(factor, self.function_class, self._share(delta))[0], inverse_of(factor, self.dimension)
+        return np.tile(factor, self._n_pairs), np.tile(ball, (self._n_pairs, 1)), np.tile(inverse.reshape(-1), (self._n_pairs, 1))
+
+    def _share(self, delta: float) -> float:
+        return delta / (self._n_pairs if self.action_mask is None else int(self.action_mask.sum()))
+
+    def _begin(self) -> None:
+        self._regular, balls, inverses = self._no_data(self._kept())
+        self._balls, self._inverses = Versions(balls), Versions(inverses)
+        self._log_dets = np.full(self._n_pairs, self.dimension * np.log(regular_ridge(self.function_class)))
+        self._moved: list[Array] = []
+
+    def _note(self, version: int) -> None:
+        pairs = distinct(self._moved)
+        self._moved = []
+        share = self._share(self._kept())
+        found = [ball_of(self._block(pair, self._regular), self.function_class, share) for pair in pairs.tolist()]
+        self._balls.write(version, pairs, np.array([ball for ball, _ in found]))
+        log_dets = np.array([log_det for _, log_det in found])
+        grown = log_dets > self._log_dets[pairs] + GROWTH
+        if grown.any():
+            inverses = [inverse_of(self._block(pair, self._regular), self.dimension).reshape(-1) for pair in pairs[grown].tolist()]
+            self._inverses.write(version, pairs[grown], np.array(inverses))
+            self._log_dets[pairs[grown]] = log_dets[grown]
+
+    def _sets(self) -> dict[str, Any]:
+        kept = {"factors": self._regular.copy(), "log_dets": self._log_dets.copy(), "moved": distinct(self._moved)}
+        kept |= {**self._balls.state("balls."), **self._inverses.state("inverses.")}
+        return {f"plausible.{name}": value for name, value in kept.items()}
+
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
+        _, balls, inverses = self._no_data(delta)
+        return {
+            "_regular": fields.numbers("plausible.factors", self._factors.shape),
+            "_log_dets": fields.numbers("plausible.log_dets", (self._n_pairs,)),
+            "_moved": [fields.positions("plausible.moved", (None,), most=self._n_pairs - 1)],
+            "_balls": Versions.restored(balls, fields, "plausible.balls.", versions - 1),
+            "_inverses": Versions.restored(inverses, fields, "plausible.inverses.", versions - 1),
+        }
 
     def lower_bound(self, context: Any, radius: float) -> Array:
         """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
@@ -196,15 +323,15 @@ class DisjointLinearLossOracle(ParametricOracle):
             total += float(np.square(self._block(pair).reshape(self.dimension + 1, -1)[:-1, :-1] @ difference).sum())
         return total
 
-    def _block(self, pair: int) -> Array:
+    def _block(self, pair: int, factors: Array | None = None) -> Array:
         size = (self.dimension + 1) ** 2
-        return self._factors[pair * size : (pair + 1) * size]
+        return (self._factors if factors is None else factors)[pair * size : (pair + 1) * size]
 
     def _theta(self, pair: int) -> Array:
         return solve_factor(self._block(pair), self.dimension)
 
     def _unsolved(self) -> Array:
-        return np.unique(np.concatenate([*self._touched, np.empty(0, np.int64)])).astype(np.int64)
+        return distinct(self._touched)
 
     def _prepare(self, batch: Batch) -> tuple[Array, Array]:
         n, horizon = batch.pairs.shape
@@ -216,6 +343,9 @@ class DisjointLinearLossOracle(ParametricOracle):
 
     def _add(self, prepared: tuple[Array, Array]) -> None:
         pairs, rows = prepared
+        if self.delta is not None:
+            add_rows(self._regular, self.dimension + 1, pairs, rows.copy())
+            self._moved.append(pairs)
         add_rows(self._factors, self.dimension + 1, pairs, rows)
         self._touched.append(pairs)
 
@@ -231,12 +361,12 @@ class DisjointLinearLossOracle(ParametricOracle):
     def _state(self) -> dict[str, Any]:
         return {"factors": self._factors.copy(), "touched": self._unsolved(), **self._fits.state("fits.")}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        factors, touched = np.array(state["factors"], np.float64), np.array(state["touched"], np.int64)
-        if factors.shape != self._factors.shape:
-            raise OpoError(f"state holds {factors.size} entries of factors: {self._factors.size} are needed for this layout and dimension")
-        fits = Versions.restored(np.zeros((self._n_pairs, self.dimension)), state, "fits.")
-        return {"_factors": factors, "_touched": [touched], "_fits": fits}
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        return {
+            "_factors": fields.numbers("factors", self._factors.shape),
+            "_touched": [fields.positions("touched", (None,), most=self._n_pairs - 1)],
+            "_fits": Versions.restored(np.zeros((self._n_pairs, self.dimension)), fields, "fits.", number),
+        }
 
 
 def empty_factor(dimension: int, ridge: float) -> Array:

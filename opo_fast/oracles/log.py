@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,19 +9,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_array, as_path, frozen, having, instance, items, whole
-from ..cmdp import ContextualMDP, Trajectory, check_trajectory
-from ..errors import OpoError, install
-from ..layout import Layout, as_mask
-from ..operations import check_policy, play
-from ..progress import bar
-from ..store import reading, write_state, writing
-from ..streams import Streams
+from .._support.checks import as_array, frozen, having, instance, items, whole
+from .._support.lru import LRU
+from .._support.progress import bar
+from ..errors import OpoError
+from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
+from ..model.layout import Layout, as_mask
+from ..model.operations import check_policy, play
+from ..model.streams import Streams
+from .log_files import as_contexts, context_columns, load_log, read_parquet, save_log
+from .log_rows import rows_to_log
+from .log_tables import Columns, read_csv, write_csv
 
 __all__ = ["TrajectoryLog"]
 
 Array = npt.NDArray[Any]
-_FORMAT = "opo_fast.TrajectoryLog"
+_ROWS = ("states", "actions", "losses", "propensities")
 
 
 class TrajectoryLog(Sequence[Trajectory]):
@@ -41,6 +43,13 @@ class TrajectoryLog(Sequence[Trajectory]):
         Observed losses in [0, 1].
     action_mask : array_like of bool (n_states, A), optional
         Masked actions are refused.
+    propensities : array_like, shape (n, H), optional
+        The probability with which each logged action was chosen, in (0, 1].
+    episodes : sequence of n numbers or strings, optional
+        What identifies each episode in errors and tables; default: its number, from 0.
+    state_labels : sequence of H sequences, optional
+        What the states of each layer are called.
+    action_labels : sequence of A labels, optional
 
     Raises
     ------
@@ -57,6 +66,11 @@ class TrajectoryLog(Sequence[Trajectory]):
         actions: npt.ArrayLike,
         losses: npt.ArrayLike,
         action_mask: npt.ArrayLike | None = None,
+        *,
+        propensities: npt.ArrayLike | None = None,
+        episodes: Sequence[Any] | None = None,
+        state_labels: Sequence[Sequence[Any]] | None = None,
+        action_labels: Sequence[Any] | None = None,
     ) -> None:
         instance(layout, "layout", Layout)
         if not isinstance(contexts, np.ndarray):
@@ -72,31 +86,53 @@ class TrajectoryLog(Sequence[Trajectory]):
             "actions": _column(actions, "actions", "iu"),
             "losses": _column(losses, "losses", "iufb"),
         }
+        if propensities is not None:
+            columns["propensities"] = _column(propensities, "propensities", "iuf")
         if columns["states"].ndim == 2 and columns["states"].shape[1] == horizon:
             end = np.full((len(columns["states"]), 1), layout.n_states, np.int64)
             columns["states"] = np.concatenate([columns["states"], end], axis=1)
-        for name, width in (("states", horizon + 1), ("actions", horizon), ("losses", horizon)):
-            if columns[name].shape != (n, width):
-                raise OpoError(f"{name} has shape {columns[name].shape}: (number of contexts, steps) = {(n, width)} is needed")
-        self.contexts = _as_contexts(contexts)
+        for name, column in columns.items():
+            width = horizon + (name == "states")
+            if column.shape != (n, width):
+                raise OpoError(f"{name} has shape {column.shape}: (number of contexts, steps) = {(n, width)} is needed")
+        self.contexts = as_contexts(contexts)
         self.states = frozen(columns["states"].astype(np.int64))
         self.actions = frozen(columns["actions"].astype(np.int64))
         self.losses = frozen(columns["losses"].astype(np.float64))
+        self.propensities = frozen(columns["propensities"].astype(np.float64)) if propensities is not None else None
+        self.episodes = None if episodes is None else items(episodes, "episodes", "numbers or strings")
+        if self.episodes is not None and len(self.episodes) != n:
+            raise OpoError(f"episodes has {len(self.episodes)} entries: one for each of the {n} trajectories is needed")
+        self.state_labels = None if state_labels is None else tuple(tuple(layer) for layer in state_labels)
+        self.action_labels = None if action_labels is None else tuple(action_labels)
+        found = None if self.state_labels is None else tuple(len(layer) for layer in self.state_labels)
+        if found not in (None, layout.layer_sizes):
+            raise OpoError(f"state_labels has layers of {found} labels: {layout.layer_sizes} are needed")
+        if self.action_labels is not None and len(self.action_labels) != layout.n_actions:
+            raise OpoError(f"action_labels has {len(self.action_labels)} entries: {layout.n_actions} are needed")
         self._validate()
 
     def _validate(self) -> None:
-        layout, states, actions = self.layout, self.states[:, :-1], self.actions
+        layout, states, actions, refuse = self.layout, self.states[:, :-1], self.actions, self._refuse
         low, high = layout.offsets[:-1], layout.offsets[1:]
-        _refuse((states < low) | (states >= high), lambda i, h: f"state {states[i, h]}: a state from {low[h]} to {high[h] - 1} is needed")
+        refuse((states < low) | (states >= high), lambda i, h: f"state {states[i, h]}: a state from {low[h]} to {high[h] - 1} is needed")
         last = self.states[:, -1:]
-        _refuse(last != layout.n_states, lambda i, h: f"last state {last[i, 0]}: the end state {layout.n_states} is needed")
+        refuse(last != layout.n_states, lambda i, h: f"last state {last[i, 0]}: the end state {layout.n_states} is needed")
         bad = (actions < 0) | (actions >= layout.n_actions)
-        _refuse(bad, lambda i, h: f"action {actions[i, h]}: 0 to {layout.n_actions - 1} is needed")
+        refuse(bad, lambda i, h: f"action {actions[i, h]}: 0 to {layout.n_actions - 1} is needed")
         if self.action_mask is not None:
             masked = ~self.action_mask[states, actions]
-            _refuse(masked, lambda i, h: f"action {actions[i, h]} is masked in state {states[i, h]}")
+            refuse(masked, lambda i, h: f"action {actions[i, h]} is masked in state {states[i, h]}")
         bad = ~((self.losses >= 0) & (self.losses <= 1))
-        _refuse(bad, lambda i, h: f"loss {float(self.losses[i, h])!r}: a number in [0, 1] is needed")
+        refuse(bad, lambda i, h: f"loss {float(self.losses[i, h])!r}: a number in [0, 1] is needed")
+        if (p := self.propensities) is not None:
+            refuse(~((p > 0) & (p <= 1)), lambda i, h: f"propensity {float(p[i, h])!r}: a number in (0, 1] is needed")
+
+    def _refuse(self, bad: Array, message: Any) -> None:
+        if bad.any():
+            i, h = (int(x) for x in np.argwhere(bad)[0])
+            name = f"trajectory {i}" if self.episodes is None else f"episode {self.episodes[i]!r}"
+            raise OpoError(f"{name}, step {h}: {message(i, h)}")
 
     @classmethod
     def of(cls, layout: Layout, trajectories: Any, action_mask: npt.ArrayLike | None = None) -> TrajectoryLog:
@@ -108,7 +144,7 @@ class TrajectoryLog(Sequence[Trajectory]):
                 raise OpoError(f"the log has {log.layout!r}: {layout!r} is needed")
             if mask is None or (log.action_mask is not None and np.array_equal(mask, log.action_mask)):
                 return log
-            return cls(layout, log.contexts, log.states, log.actions, log.losses, mask)
+            return log._with(action_mask=mask)
         if isinstance(trajectories, Trajectory) or not isinstance(trajectories, Iterable):
             raise OpoError(f"trajectories is a {type(trajectories).__name__}: a TrajectoryLog or a sequence of Trajectory is needed")
         checked = []
@@ -134,33 +170,56 @@ class TrajectoryLog(Sequence[Trajectory]):
         seed : int
             Keys the same streams as `opo_fast.simulate`.
         policy : callable, optional
-            ``policy(context)`` gives a policy (n_states, A). Default: uniform over the allowed actions.
+            ``policy(context)`` gives a policy (n_states, A); quickest where it gives the same array each time. Default: uniform over
+            the allowed actions.
         """
         having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
         if policy is not None and not callable(policy):
             raise OpoError(f"policy is a {type(policy).__name__}: a callable policy(context) is needed")
         episodes, streams = whole(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
         sample_losses = getattr(cmdp, "sample_losses", None)
-        played, mask = [], None
+        recorder = Recorder(cmdp.layout)
+        seen: LRU[Any] = LRU(1 << 26)
         for t in range(episodes):
             context = cmdp.sample_context(streams.generator("contexts", t))
             mdp = cmdp.mdp(context)
-            mask = mdp.action_mask
-            chosen = mdp.uniform_policy() if policy is None else check_policy(mdp, policy(context))
+            given: Any = None if policy is None else policy(context)
+            known = seen.get(key := context_key(context))
+            if known is None or known[0] is not mdp or known[1] is not given:
+                chosen = mdp.uniform_policy() if policy is None else check_policy(mdp, given)
+                known = mdp, given, chosen, mdp.transitions.gather(chosen)
+                seen.put(key, known, 2 * chosen.nbytes)
             u = [streams.uniforms(name, t) for name in ("actions", "transitions", "losses")]
-            played.append(play(mdp, chosen, u[0], u[1], u[2], context, sample_losses, "numba"))
-        return cls.of(cmdp.layout, played, mask)
+            recorder.add(play(mdp, known[2], u[0], u[1], u[2], context, sample_losses, "numba", known[3]), known[2], mdp.action_mask)
+        found = recorder.log()
+        assert found is not None
+        return found
 
     def __len__(self) -> int:
         return len(self.states)
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
-            return TrajectoryLog(self.layout, self.contexts[i], self.states[i], self.actions[i], self.losses[i], self.action_mask)
+            return self.take(np.arange(len(self))[i])
         trajectory = Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i])
         # As check_trajectory marks what it has passed.
         object.__setattr__(trajectory, "_passed", (self.layout, self.action_mask))
         return trajectory
+
+    def take(self, indices: npt.ArrayLike) -> TrajectoryLog:
+        """The log of the episodes at these positions, in this order; one may come more than once."""
+        at = np.asarray(indices)
+        chosen = {name: None if getattr(self, name) is None else getattr(self, name)[at] for name in _ROWS}
+        contexts = self.contexts[at] if isinstance(self.contexts, np.ndarray) else [self.contexts[i] for i in at.tolist()]
+        return self._with(contexts=contexts, episodes=self.episodes and [self.episodes[i] for i in at.tolist()], **chosen)
+
+    def with_losses(self, losses: npt.ArrayLike) -> TrajectoryLog:
+        """The same log with other losses (n, H)."""
+        return self._with(losses=losses)
+
+    def _with(self, **changed: Any) -> TrajectoryLog:
+        names = ("layout", "contexts", "action_mask", "episodes", "state_labels", "action_labels", *_ROWS)
+        return TrajectoryLog(**{name: changed.get(name, getattr(self, name)) for name in names})
 
     def __iter__(self) -> Iterator[Trajectory]:
         return map(self.__getitem__, range(len(self)))
@@ -183,46 +242,158 @@ class TrajectoryLog(Sequence[Trajectory]):
                 show(min(first + size, len(self)))
 
     @property
+    def visits(self) -> Array:
+        """How often each pair was logged, shape (n_states, A)."""
+        return np.bincount(self.pairs.ravel(), minlength=self.layout.n_states * self.layout.n_actions).reshape(self.layout.shape)
+
+    @property
+    def logged(self) -> Array:
+        """Mask (n_states, A) of the pairs that were logged; in a state that never occurs, of all that are allowed."""
+        visits = self.visits
+        allowed = np.ones(self.layout.shape, bool) if self.action_mask is None else self.action_mask
+        return np.where(visits.any(axis=1, keepdims=True), visits > 0, allowed)
+
+    @property
     def pairs(self) -> Array:
         """Row state * A + action of every step, shape (n, H)."""
         return self.states[:, :-1] * self.layout.n_actions + self.actions
 
-    # -- files ---------------------------------------------------------------------------------------------------------
+    # -- tables and files ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pandas(
+        cls,
+        table: Any,
+        layout: Layout | None = None,
+        *,
+        episode: str = "episode",
+        step: str | None = "step",
+        state: str = "state",
+        action: str = "action",
+        loss: str = "loss",
+        reward: str | None = None,
+        reward_range: tuple[float, float] | None = None,
+        context: str | Sequence[str] | None = "context",
+        next_state: str | None = None,
+        propensity: str | None = None,
+        states: Any = None,
+        actions: Sequence[Any] | None = None,
+        absorbing: Any = None,
+        start_layer: bool | None = None,
+        action_mask: npt.ArrayLike | None = None,
+    ) -> TrajectoryLog:
+        """The log of a table with one row per step.
+
+        Parameters
+        ----------
+        table : data frame
+            Of pandas, polars or pyarrow, a mapping from names to columns, or anything that pyarrow reads through an interchange protocol.
+        layout : Layout, optional
+            Default: that of the table. Its layers hold the states that the table has in each step.
+        episode, state, action, loss : str
+            Names of columns.
+        step : str or None
+            Column of the steps of each episode, whole numbers from 0 or 1 on. None: the rows of an episode are in order.
+        reward, reward_range : str and (low, high), optional
+            A column of rewards in place of losses: loss = (high - reward) / (high - low).
+        context : str, sequence of str, or None
+            One column, or several: an array of numbers, or a tuple where there are texts. None: all episodes have context 0.
+        next_state : str, optional
+            Column of the states that follow. They must agree with the states of the next rows, and say where an episode ends.
+        propensity : str, optional
+            Column of the probabilities with which the actions were chosen.
+        states : "global", "local", or labels, optional
+            What the states are: numbers as in `Layout` (the default with a layout), numbers inside their layer, or labels, one sequence
+            for all layers or one for each. Default without a layout: the labels that the table has, sorted.
+        actions : sequence of labels, optional
+            Default: with a layout numbers, without one the labels that the table has, sorted.
+        absorbing : state, sequence of states, or mapping from states to numbers, optional
+            States in which an episode stays once it is there. It ends at its first row in one of them, or after its last row: then
+            ``next_state`` says in which, or there is only one. All steps that are left are in that state, with the only action that it has
+            (the first that is allowed) and, each, the mapped loss (or reward), 0 by default. Without it an episode that is shorter than
+            the longest (than the layout) is an error.
+        start_layer : bool, optional
+            Whether a first layer of one state, loss 0 and one action comes before the table's first step. Default: without a layout,
+            where episodes begin in different states.
+        action_mask : array_like of bool (n_states, A), optional
+            Needs a layout.
+
+        Raises
+        ------
+        OpoError
+            The first missing or wrong value, by column, episode and step.
+        """
+        columns = Columns(episode, step, state, action, loss, reward, reward_range, context, next_state, propensity)
+        found = rows_to_log(
+            table,
+            layout,
+            columns,
+            states=states,
+            actions=actions,
+            absorbing=absorbing,
+            start_layer=start_layer,
+            action_mask=action_mask,
+        )
+        return cls(**found)
+
+    @classmethod
+    def from_csv(cls, path: str | os.PathLike[str], layout: Layout | None = None, *, delimiter: str = ",", **options: Any) -> TrajectoryLog:
+        """The log of a CSV file with a header and one row per step; the options are those of `from_pandas`.
+
+        A column of whole numbers holds whole numbers, of numbers floats, any other texts. Empty cells, NA, NaN, null and None are
+        missing values.
+        """
+        return cls.from_pandas(read_csv(path, delimiter), layout, **options)
+
+    @classmethod
+    def from_parquet(cls, path: str | os.PathLike[str], layout: Layout | None = None, **options: Any) -> TrajectoryLog:
+        """The log of a Parquet file (pyarrow, extra `parquet`) with one row per step; the options are those of `from_pandas`."""
+        return cls.from_pandas(read_parquet(path), layout, **options)
+
+    def to_columns(self, *, labels: bool = True) -> dict[str, Array]:
+        """One row per step: ``episode``, ``step`` (from 0), ``context`` (an array or tuple: ``context_0``, ...), ``state``, ``action``,
+        ``loss``, and ``propensity`` where it is known.
+
+        Parameters
+        ----------
+        labels : bool
+            States and actions by their labels, where there are some; else numbered as in `Layout`.
+        """
+        n, horizon = self.actions.shape
+        episodes = np.arange(n) if self.episodes is None else np.array(self.episodes)
+        columns = {"episode": np.repeat(episodes, horizon), "step": np.tile(np.arange(horizon), n)}
+        columns.update({name: np.repeat(column, horizon) for name, column in context_columns(self.contexts).items()})
+        states, actions = self.states[:, :-1].ravel(), self.actions.ravel()
+        if labels and self.state_labels is not None:
+            states = np.array([label for layer in self.state_labels for label in layer])[states]
+        if labels and self.action_labels is not None:
+            actions = np.array(self.action_labels)[actions]
+        columns.update(state=states, action=actions, loss=self.losses.ravel())
+        if self.propensities is not None:
+            columns["propensity"] = self.propensities.ravel()
+        return columns
+
+    def to_pandas(self, *, labels: bool = True) -> Any:
+        """The columns of `to_columns` as a pandas data frame."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise OpoError("a data frame needs pandas: pip install pandas (to_columns and to_csv do without)") from None
+        return pd.DataFrame(self.to_columns(labels=labels))
+
+    def to_csv(self, path: str | os.PathLike[str], *, labels: bool = True) -> None:
+        """Write the columns of `to_columns` to a CSV file, numbers with all their digits; `from_csv` reads it."""
+        write_csv(path, self.to_columns(labels=labels))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the log to `path`, ending in .npz or .parquet.
 
         npz: ``contexts`` (n,) or (n, ...), ``states`` (n, H + 1), ``actions`` and ``losses`` (n, H), and a JSON text with
-        the layout. Parquet (pyarrow, extra `parquet`): one row per step with the columns ``episode``, ``step`` (from 0),
-        ``context`` (array contexts: a list of numbers), ``state``, ``action``, ``loss``; the layout in the file's
-        metadata. The end state and the mask are not written to Parquet.
+        the layout and the labels. Parquet (pyarrow, extra `parquet`): one row per step with the columns ``episode``, ``step`` (from 0),
+        ``context`` (array contexts: a list of numbers), ``state``, ``action``, ``loss``, ``propensity``; the layout in the file's
+        metadata. The end state, the mask and the labels are not written to Parquet.
         """
-        column = self._context_column()
-        meta = {"format": _FORMAT, "version": 1, "layer_sizes": list(self.layout.layer_sizes), "n_actions": self.layout.n_actions}
-        if _kind(path) == "npz":
-            arrays = {"contexts": column, "states": self.states, "actions": self.actions, "losses": self.losses}
-            if self.action_mask is not None:
-                arrays["action_mask"] = self.action_mask
-            write_state(path, {"log": meta, **arrays})
-            return
-        pa, pq = _pyarrow()
-        n, horizon = self.actions.shape
-        if column.ndim > 2:
-            raise OpoError(f"contexts have shape {column.shape[1:]}: Parquet takes numbers, strings and arrays of one axis (npz takes all)")
-        context = np.repeat(column, horizon, axis=0)
-        table = pa.table(
-            {
-                "episode": np.repeat(np.arange(n), horizon),
-                "step": np.tile(np.arange(horizon), n),
-                "context": pa.array(list(context)) if context.ndim == 2 else pa.array(context),
-                "state": self.states[:, :-1].ravel(),
-                "action": self.actions.ravel(),
-                "loss": self.losses.ravel(),
-            },
-            metadata={"opo_fast": json.dumps({**meta, "context_dtype": column.dtype.str})},
-        )
-        with writing(path) as file:
-            pq.write_table(table, file)
+        save_log(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], layout: Layout | None = None, action_mask: npt.ArrayLike | None = None) -> TrajectoryLog:
@@ -233,35 +404,36 @@ class TrajectoryLog(Sequence[Trajectory]):
         path : path
             Of an .npz or .parquet file as `save` describes.
         layout : Layout, optional
-            Needed for a Parquet file that another program wrote; elsewhere checked.
+            Needed for a Parquet file that another program wrote (see also `from_parquet`); elsewhere checked.
         action_mask : array_like of bool (n_states, A), optional
         """
-        read = _read_npz if _kind(path) == "npz" else _read_parquet
-        with reading(path, "a log"):
-            meta, contexts, states, actions, losses, mask = read(path)
-            found = None if meta is None else Layout(meta["layer_sizes"], meta["n_actions"])
-        if layout is None and found is None:
-            raise OpoError(f"layout is missing: {os.fspath(path)!r} does not say what its layers are")
-        if layout is not None and found is not None and layout != found:
-            raise OpoError(f"layout is {layout!r}: the log {os.fspath(path)!r} has {found!r}")
-        return cls(layout or found, contexts, states, actions, losses, mask if action_mask is None else action_mask)  # type: ignore[arg-type]
-
-    def _context_column(self) -> Array:
-        contexts = self.contexts
-        if isinstance(contexts, np.ndarray):
-            return contexts
-        kinds = {bool: "b", int: "i", float: "f", str: "U"}
-        if len({type(context) for context in contexts}) != 1 or type(contexts[0]) not in kinds:
-            raise OpoError(
-                f"contexts: {contexts[0]!r} and its like cannot be written: numbers or strings of one type or arrays of a shape are needed"
-            )
-        column = np.array(contexts)
-        if column.dtype.kind != kinds[type(contexts[0])]:
-            raise OpoError(f"contexts: dtype {column.dtype} cannot be written to a file")
-        return column
+        found = load_log(path, layout)
+        return cls(**(found if action_mask is None else {**found, "action_mask": action_mask}))
 
     def __repr__(self) -> str:
         return f"<TrajectoryLog of {self.layout!r}: {len(self)} trajectories>"
+
+
+class Recorder:
+    """Keeps the episodes of a run, with the probabilities of the actions that were played."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._episodes: list[tuple[Trajectory, Array]] = []
+        self._mask: Array | None = None
+
+    def add(self, trajectory: Trajectory, policy: Array, action_mask: Array | None) -> None:
+        """Keep an episode that this policy played."""
+        # The rows of a policy may miss 1 by a rounding error.
+        self._episodes.append((trajectory, np.minimum(policy[trajectory.states[:-1], trajectory.actions], 1.0)))
+        self._mask = action_mask
+
+    def log(self) -> TrajectoryLog | None:
+        """What was kept; None before the first episode."""
+        if not self._episodes:
+            return None
+        played, chances = zip(*self._episodes, strict=True)
+        return TrajectoryLog.of(self.layout, played, self._mask)._with(propensities=np.array(chances))
 
 
 def _column(values: Any, name: str, kinds: str) -> Array:
@@ -269,84 +441,3 @@ def _column(values: Any, name: str, kinds: str) -> Array:
     if array.dtype.kind not in kinds:
         raise OpoError(f"{name} has dtype {array.dtype}: {'whole ' if kinds == 'iu' else ''}numbers are needed")
     return array
-
-
-def _refuse(bad: Array, message: Any) -> None:
-    if bad.any():
-        i, h = (int(x) for x in np.argwhere(bad)[0])
-        raise OpoError(f"trajectory {i}, step {h}: {message(i, h)}")
-
-
-def _as_contexts(contexts: Any) -> Any:
-    """A list of scalars, or an array (n, ...) of array contexts."""
-    if isinstance(contexts, np.ndarray):
-        if contexts.dtype.hasobject:
-            raise OpoError("contexts is an array of objects: numbers or strings are needed")
-        return contexts.tolist() if contexts.ndim == 1 else frozen(contexts.copy())
-    values = [context.item() if isinstance(context, np.generic) else context for context in contexts]
-    first = values[0]
-    if isinstance(first, np.ndarray) and all(
-        isinstance(c, np.ndarray) and (c.shape, c.dtype) == (first.shape, first.dtype) for c in values
-    ):
-        return frozen(np.stack(values))
-    return values
-
-
-def _kind(path: Any) -> str:
-    name = as_path(path)
-    for ending in ("npz", "parquet"):
-        if name.endswith(f".{ending}"):
-            return ending
-    raise OpoError(f"path is {name!r}: a name that ends in .npz or .parquet is needed")
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise OpoError(f"Parquet files need pyarrow: {install('parquet')}") from None
-    return pa, pq
-
-
-def _read_npz(path: Any) -> tuple[Any, ...]:
-    with np.load(path, allow_pickle=False) as file:
-        meta = json.loads(str(file["meta"]))["log"]
-        if (meta["format"], meta["version"]) != (_FORMAT, 1):
-            raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
-        columns = [file[f"array.{name}"] for name in ("contexts", "states", "actions", "losses")]
-        return (meta, *columns, file["array.action_mask"] if "array.action_mask" in file.files else None)
-
-
-def _read_parquet(path: Any) -> tuple[Any, ...]:
-    _, pq = _pyarrow()
-    table = pq.read_table(path)
-    metadata = (table.schema.metadata or {}).get(b"opo_fast")
-    meta = None if metadata is None else json.loads(metadata)
-    missing = [name for name in ("episode", "step", "context", "state", "action", "loss") if name not in table.column_names]
-    if missing:
-        raise OpoError(f"path: {os.fspath(path)!r} has no column {missing[0]!r}: episode, step, context, state, action and loss are needed")
-    for name in ("episode", "step", "state", "action", "loss"):
-        if table[name].null_count:
-            raise OpoError(f"path: column {name!r} of {os.fspath(path)!r} has {table[name].null_count} missing values: none is allowed")
-    table = table.sort_by([("episode", "ascending"), ("step", "ascending")])
-    episode, step = (table[name].to_numpy() for name in ("episode", "step"))
-    _, counts = np.unique(episode, return_counts=True)
-    if table.num_rows == 0:
-        raise OpoError("the log is empty: at least one trajectory is needed")
-    n, horizon = counts.size, int(counts[0])
-    if (counts != horizon).any() or (step.reshape(n, horizon) != np.arange(horizon)).any():
-        i = int(np.flatnonzero(counts != horizon)[0]) if (counts != horizon).any() else 0
-        raise OpoError(
-            f"path: episode {episode[int(counts[:i].sum())]} of {os.fspath(path)!r} has {int(counts[i])} steps, the first has {horizon}: "
-            "each episode needs the steps 0 to H - 1, once each"
-        )
-    context = table["context"].combine_chunks().to_pylist()
-    for i in range(n):
-        if any(c != context[i * horizon] for c in context[i * horizon : (i + 1) * horizon]):
-            raise OpoError(f"path: episode {episode[i * horizon]} of {os.fspath(path)!r} has several contexts: one is needed")
-    contexts: Any = context[::horizon]
-    if isinstance(contexts[0], list):
-        contexts = np.array(contexts, dtype=None if meta is None else meta["context_dtype"])
-    columns = [table[name].to_numpy().reshape(n, horizon) for name in ("state", "action", "loss")]
-    return (meta, contexts, *columns, None)

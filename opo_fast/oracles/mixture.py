@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.linalg import helmert
 
-from ..checks import MANY, as_distribution, as_real, frozen, items, real, whole
-from ..cmdp import Trajectory, context_key
+from .._support.checks import MANY, as_distribution, as_real, frozen, items, real, whole
+from .._support.fields import Fields
+from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..layout import Layout
-from ..store import LRU
-from ..transitions import Transitions, as_transitions
-from .parametric import CACHE_BYTES, Batch, ParametricOracle, cover_size, grouped
+from ..model.contextual import Trajectory, context_key
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.transitions import Transitions, as_transitions
+from .parametric import CACHE_BYTES, Batch, cover_size, grouped
+from .plausible import QuadraticSets
 from .support import Support
 
 __all__ = ["MixtureDynamicsClass", "MixtureDynamicsOracle", "mixture_weights"]
@@ -58,11 +62,16 @@ class MixtureDynamicsClass:
         return MixtureDynamicsOracle(self, layout, action_mask)
 
 
-class MixtureDynamicsOracle(ParametricOracle):
+class MixtureDynamicsOracle(QuadraticSets):
     """Log loss over mixture weights. Without data all weights are equal.
 
     Each fit is certified: `gap(fit)` bounds by how much its log-likelihood falls short of the maximum. Memory and time
     grow with the number of distinct rows of base probabilities in the data, not with the number of episodes.
+
+    Plausible set: the likelihood-ratio set in its quadratic form (`opo_fast.oracles.plausible.QuadraticSets`) over the
+    differences of weights, which sum to 0 in each group, d = groups * (number of bases - 1). At a fit on the boundary of a
+    simplex the gradient only lowers l inside, so leaving it out makes the set larger. Two weights of a group are at most
+    sqrt(2) apart: |W - fit|^2 <= 2 groups, added to the quadratic form, bounds what the data leave open.
     """
 
     def __init__(self, function_class: MixtureDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -79,6 +88,7 @@ class MixtureDynamicsOracle(ParametricOracle):
         self._z, self._counts = np.empty((64, self.shape[0] * self.shape[1])), np.zeros(64)
         self._fits = [np.full(self.shape, 1.0 / self.shape[1])]
         self._gaps = [0.0]
+        self._differences = helmert(self.shape[1]).T if self.shape[1] > 1 else np.zeros((1, 0))
         self._best: tuple[Array, float] | None = (self._fits[0], 0.0)
 
     def _valid(self, base: Any, j: int, at: str) -> Transitions:
@@ -135,6 +145,33 @@ class MixtureDynamicsOracle(ParametricOracle):
         weights = np.einsum("i,ij->j", self._membership(context), self.parameters(fit))
         return self.support.arrays(np.einsum("mj,j->m", self._probabilities(context), weights))
 
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Bound on the total-variation distance of plausible rows from the fit's, shape (n_states, A).
+
+        Half the sum over the next states of the greatest deviation of each over the set; at most the distance of the base
+        that is farthest from the fit.
+        """
+        membership, probabilities, support = self._membership(context), self._probabilities(context), self.support
+        groups, bases = self.shape
+        root = self._root(version)
+        root = np.einsum("i,ide->de", membership, root.reshape(groups, bases - 1, len(root)))
+        along = np.einsum("mj,je->me", probabilities, np.einsum("jd,de->je", self._differences, root))
+        bounds = 0.5 * support.row_sums(np.sqrt(np.square(along).sum(axis=1)))
+        weights = np.einsum("i,ij->j", membership, self.parameters(self._centre(version)))
+        fitted = np.einsum("mj,j->m", probabilities, weights)
+        farthest = 0.5 * support.row_sums(np.abs(probabilities - fitted[:, None])).max(axis=1)
+        result = np.zeros(self.layout.n_states * self.layout.n_actions)
+        result[: support.n_rows] = np.minimum(np.minimum(bounds, farthest), 1.0)
+        return result.reshape(self.layout.shape)
+
+    def _curvature(self) -> tuple[Array, float]:
+        groups, n = self.shape[0], len(self._rows)
+        d = groups * self._differences.shape[1]
+        z, counts = self._z[:n], self._counts[:n]
+        p = np.einsum("rk,k->r", z, self._fits[-1].ravel())
+        scaled = np.einsum("rij,jd->rid", z.reshape(n, *self.shape), self._differences).reshape(n, d) * (np.sqrt(counts) / p)[:, None]
+        return scaled.T @ scaled + np.eye(d), self._penalty(float(counts.sum()), d) + groups
+
     def parameters(self, fit: Hashable) -> Array:
         """W of a fit, shape (groups, number of bases)."""
         return self._fits[self._known(fit)]
@@ -150,8 +187,7 @@ class MixtureDynamicsOracle(ParametricOracle):
             return 0.0
         weights = np.einsum("i,ij->j", self._membership(trajectory.context), self.parameters(fit))
         p = np.where(cells >= 0, np.einsum("mj,j->m", self._probabilities(trajectory.context)[cells], weights), 0.0)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best weights lower the negative log-likelihood of all data."""
@@ -213,18 +249,23 @@ class MixtureDynamicsOracle(ParametricOracle):
         best = {} if self._best is None else {"best": self._best[0], "best_gap": self._best[1]}
         return {"z": self._z[:n].copy(), "counts": self._counts[:n].copy(), "fits": np.array(self._fits), "gaps": list(self._gaps), **best}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        z, counts, fits = (np.array(state[name], np.float64) for name in ("z", "counts", "fits"))
-        if fits.shape[1:] != self.shape or z.shape != (counts.size, self._z.shape[1]) or len(fits) != len(state["gaps"]):
-            raise OpoError(f"state holds weights of shape {fits.shape[1:]}: {self.shape} is needed")
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        counts = fields.numbers("counts", (None,), least=1.0)
         n, size = counts.size, max(64, counts.size)
+        z = fields.numbers("z", (n, self._z.shape[1]), least=0.0)
+        fields.check("z", bool((z > 0).any(axis=1).all()), "holds a transition that no base explains")
+        fits = fields.numbers("fits", (number + 1, *self.shape), least=0.0, most=1.0 + 1e-9)
+        fields.check("fits", bool((np.abs(fits.sum(axis=2) - 1) <= 1e-9).all()), "holds weights that do not sum to 1")
+        gaps = fields.numbers("gaps", (number + 1,), least=0.0)
+        best = None
+        if "best" in fields.state:
+            best = fields.numbers("best", self.shape, least=0.0, most=1.0 + 1e-9), fields.number("best_gap")
+            fields.check("best", bool((np.abs(best[0].sum(axis=1) - 1) <= 1e-9).all()), "holds weights that do not sum to 1")
         full_z, full_counts = np.empty((size, z.shape[1])), np.zeros(size)
         full_z[:n], full_counts[:n] = z, counts
-        best = (np.array(state["best"], np.float64), float(state["best_gap"])) if "best" in state else None
-        return {
-            "_z": full_z, "_counts": full_counts, "_fits": list(fits), "_gaps": [float(gap) for gap in state["gaps"]], "_best": best,
-            "_rows": {row.tobytes(): i for i, row in enumerate(z)},
-        }  # fmt: skip
+        rows = {row.tobytes(): i for i, row in enumerate(z)}
+        fields.check("z", len(rows) == n, "holds a row twice")
+        return {"_z": full_z, "_counts": full_counts, "_fits": list(fits), "_gaps": gaps.tolist(), "_best": best, "_rows": rows}
 
 
 def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e-13) -> tuple[Array, float]:

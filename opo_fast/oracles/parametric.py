@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import as_real, frozen, instance, real, shown
-from ..cmdp import Trajectory, check_trajectory, context_key
+from .._support.checks import as_real, frozen, instance, real, shown
+from .._support.fields import Fields, agrees
+from .._support.lru import LRU
 from ..errors import OpoError
-from ..layout import Layout
-from ..store import LRU
+from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layout import Layout
 from .log import TrajectoryLog
 
 __all__ = ["Batch", "FeatureMap", "ParametricOracle", "cover_size", "grouped"]
@@ -87,6 +88,10 @@ class ParametricOracle:
         states, actions = t.states[None], t.actions[None]
         return Batch([t.context], states, actions, t.losses[None], states[:, :-1] * self.layout.n_actions + actions)
 
+    def check_fit(self, fit: Hashable) -> None:
+        """Raise unless `fit` is a number that `fit()` gave."""
+        self._known(fit)
+
     def _known(self, fit: Hashable) -> int:
         if isinstance(fit, (int, np.integer)) and 0 <= fit <= self._number:
             return int(fit)
@@ -106,7 +111,7 @@ class ParametricOracle:
     def state(self) -> dict[str, Any]:
         """Data and fits: arrays, and values that JSON can hold. An oracle that restores it goes on with the same bits."""
         counts = {"episodes": self.episodes, "number": self._number, "stale": self._stale}
-        return {"oracle": self._settings(), **counts, **self._state()}
+        return {"oracle": self._settings(), **counts, **self._state(), **self._kept_state()}
 
     def _settings(self) -> dict[str, Any]:
         """What must agree between the oracle that wrote a state and the one that restores it."""
@@ -116,17 +121,15 @@ class ParametricOracle:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle of the same class and layout; one that does not fit raises and changes nothing."""
-        instance(state, "state", Mapping, needed="what an oracle's state() gave")
-        theirs = state.get("oracle", {})
-        instance(theirs, "state['oracle']", Mapping, needed="what an oracle's state() gave")
+        fields = Fields(state, "what an oracle's state() gave")
+        theirs = fields.inner("oracle").state if "oracle" in state else {}
         for name, value in self._settings().items():
-            if theirs.get(name) != value:
+            if not agrees(theirs.get(name), value):
                 raise OpoError(f"state belongs to an oracle whose {name} is {theirs.get(name)!r}: {value!r} is needed")
-        try:
-            commit = self._restored(state)
-            episodes, number, stale = int(state["episodes"]), int(state["number"]), bool(state["stale"])
-        except KeyError as error:
-            raise OpoError(f"state has no {error}: what an oracle's state() gave is needed") from None
+        # Each new fit takes new data.
+        episodes, stale = fields.whole("episodes"), fields.truth("stale")
+        number = fields.whole("number", most=episodes)
+        commit = {**self._restored(fields, number, episodes), **self._kept_restored(fields)}
         for name, value in commit.items():
             setattr(self, name, value)
         self.episodes, self._number, self._stale, self._checked = episodes, number, stale, None
@@ -134,9 +137,17 @@ class ParametricOracle:
     def _state(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Attributes that a state stands for."""
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        """Attributes that a state of so many fits and episodes stands for."""
         raise NotImplementedError
+
+    def _kept_state(self) -> dict[str, Any]:
+        """What is kept beside data and fits."""
+        return {}
+
+    def _kept_restored(self, fields: Fields) -> dict[str, Any]:
+        """Undo `_kept_state`."""
+        return {}
 
 
 class FeatureMap:

@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from ..cmdp import Trajectory
-from ..layout import Layout
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
 
 __all__ = ["DynamicsOracle", "FunctionClass", "LossOracle"]
 
@@ -37,6 +37,23 @@ class LossOracle(Protocol):
         A dict of arrays and of values that JSON can hold, and its inverse in a fresh oracle, which then goes on with the
         same bits. Fits are then also values that JSON can hold (whole numbers, strings, tuples of them), and stay valid.
         Without them its agent cannot be saved, and a log that fails in the middle may be half-added.
+
+    Self-tuning agents also ask for what the data leave possible, where an oracle can tell. It then has all of
+
+    ``keep_plausible(delta)``
+        From now on keep the plausible set: with probability at least 1 - delta the truth, if it is in the class, is in the
+        set at all times at once. Called once, before any data. Without this call nothing is kept.
+    ``plausible()``
+        After all data so far, a pair (fit, version): the best member of the plausible set, as `losses` takes it, and what
+        identifies the set. Equal versions are equal sets, and earlier versions stay valid. Where the class can be listed,
+        sets are nested: what was excluded stays excluded. ``state()`` and ``restore(state)`` include what is kept.
+    ``plausible_count(version)``
+        Number of plausible candidates, as a float; nan where they cannot be listed.
+    ``lower(version, context)``
+        The least loss of each pair over the plausible set, shape (n_states, A), in [0, 1] and nowhere above the losses of the
+        fit that came with the version. May be asked from several threads, as `losses` may.
+    ``upper(version, context)``
+        The greatest, likewise; optional. Pessimistic planning takes the mirror image of `lower` where it is missing.
     """
 
     def observe(self, trajectory: Trajectory) -> None:
@@ -54,7 +71,19 @@ class LossOracle(Protocol):
 
 @runtime_checkable
 class DynamicsOracle(Protocol):
-    """A log-loss oracle (paper, section 2.3); see `LossOracle`."""
+    """A log-loss oracle (paper, section 2.3); see `LossOracle`.
+
+    One that tells what is plausible has ``keep_plausible(delta)``, ``plausible()`` and ``plausible_count(version)`` as there,
+    and one of
+
+    ``candidates(version)``
+        Where the class can be listed: the plausible candidates, a tuple of what `transitions` takes as a fit, in a fixed
+        order; the fit that came with the version is one of them.
+    ``radius(version, context)``
+        Elsewhere: for each pair a bound, in [0, 1], on the total-variation distance (half the sum of absolute differences)
+        of any plausible model's row from the row of the fit that came with the version, shape (n_states, A). Plausible rows
+        are positive only at next states that the class allows.
+    """
 
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode to the data."""

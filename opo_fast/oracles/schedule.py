@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from ..checks import having, instance, real, shown, whole
-from ..cmdp import Trajectory
+from .._support.checks import having, real, shown, whole
+from .._support.fields import Fields, agrees, as_fit
 from ..errors import OpoError
-from ..layout import Layout
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
 
 __all__ = ["Refit", "ScheduledOracle", "scheduled"]
 
@@ -68,6 +69,8 @@ class Refit:
 class ScheduledOracle:
     """An oracle whose `fit` moves on only when its schedule says so; all else is that of the oracle within.
 
+    So does its `plausible`: the pair of an earlier time, whose set holds the truth as every set does.
+
     Attributes
     ----------
     oracle : the oracle within
@@ -80,6 +83,7 @@ class ScheduledOracle:
         self.oracle, self.refit = oracle, refit
         self.episodes = self.fitted = 0
         self._fit: Hashable = oracle.fit()
+        self._plausible: tuple[Hashable, Hashable] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "oracle":  # asked for before __init__, by copy and pickle
@@ -102,24 +106,66 @@ class ScheduledOracle:
             self.refit.kind != "gain" or self.fitted == 0 or self.oracle.gain(self._fit) > self.refit.amount
         ):
             self._fit = self.oracle.fit()
+            if self._plausible is not None:
+                self._plausible = self.oracle.plausible()
             self.fitted = self.episodes
         return self._fit
+
+    @property
+    def keep_plausible(self) -> Any:
+        """A method where the oracle has one."""
+        inner = self.oracle.keep_plausible
+
+        def keep(delta: float) -> None:
+            inner(delta)
+            self._plausible = self.oracle.plausible()
+
+        return keep
+
+    @property
+    def plausible(self) -> Any:
+        """A method where the oracle has one: the pair that the schedule holds to."""
+        inner = self.oracle.plausible
+
+        def held() -> Any:
+            self.fit()
+            return inner() if self._plausible is None else self._plausible
+
+        return held
 
     @property
     def state(self) -> Any:
         """A method where the oracle has one: the oracle's state, and where the schedule stands."""
         inner = self.oracle.state
-        return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit]}
+        kept = [] if self._plausible is None else [self._plausible]
+        return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit, *kept]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a `state` of an oracle with the same schedule."""
-        instance(state, "state", Mapping, needed="what an oracle's state() gave")
-        if "refit" not in state or state["refit"][0] != str(self.refit):
-            found = state["refit"][0] if "refit" in state else "every"
-            raise OpoError(f"state belongs to an oracle that refits {found}: {self.refit} is needed")
+        fields = Fields(state, "what an oracle's state() gave")
+        stored = fields.listed("refit") if "refit" in state else ["every"]
+        if not stored or not agrees(stored[0], str(self.refit)):
+            raise OpoError(f"state belongs to an oracle that refits {stored[0] if stored else None}: {self.refit} is needed")
+        fields.check("refit", len(stored) in (4, 5), f"has {len(stored)} entries: 4 or 5 are needed")
+        episodes = whole(stored[1], "state['refit'][1]", least=0)
+        fitted = whole(stored[2], "state['refit'][2]", least=0, most=episodes)
+        fit, *kept = map(as_fit, stored[3:])
+        fields.check("refit", all(isinstance(pair, tuple) and len(pair) == 2 for pair in kept), "holds no pair of fit and version")
+        before = self.oracle.state()
         self.oracle.restore({key: value for key, value in state.items() if key != "refit"})
-        _, self.episodes, self.fitted, fit = state["refit"]
-        self._fit = tuple(fit) if isinstance(fit, list) else fit
+        try:
+            if getattr(self.oracle, "episodes", episodes) != episodes:
+                raise OpoError(f"state['refit'][1] is {episodes}: {self.oracle.episodes} episodes are needed, as the oracle has")
+            if hasattr(self.oracle, "check_fit"):
+                self.oracle.check_fit(fit)
+                if kept:
+                    self.oracle.check_fit(kept[0][0])
+                    self.oracle.plausible_count(kept[0][1])
+        except OpoError:
+            self.oracle.restore(before)
+            raise
+        self.episodes, self.fitted, self._fit = episodes, fitted, fit
+        self._plausible = kept[0] if kept else None
 
 
 class _ScheduledClass:

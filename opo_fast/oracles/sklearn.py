@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import instance, real, whole
-from ..cmdp import Trajectory, context_key
+from .._support.checks import instance, real, whole
+from .._support.fields import Fields
+from .._support.lru import LRU
+from .._support.numbers import log_loss
 from ..errors import OpoError, install
-from ..layout import Layout
-from ..store import LRU
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
 from .parametric import CACHE_BYTES, Batch, FeatureMap, ParametricOracle, cover_size, grouped
 from .schedule import Refit, scheduled
 from .support import Support
@@ -251,13 +253,22 @@ class _SklearnOracle(ParametricOracle):
         x, y = self._data(self.episodes)
         return {"sizes": np.array(self._sizes), "x": x.copy(), "y": y.copy()}
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        sizes, n, horizon = np.asarray(state["sizes"], np.int64).tolist(), int(state["episodes"]), self.layout.horizon
-        parts = [(np.array(state["x"], np.float64), np.array(state["y"]))] if n else []
-        for x, y in parts:
-            if x.shape[:2] != (n, horizon) or len(y) != n:
-                raise OpoError(f"state holds features of shape {x.shape}: ({n}, {horizon}, number of features) is needed")
-        return {"_sizes": sizes, "_parts": parts, "_models": LRU(_KEPT), "_predictions": LRU(CACHE_BYTES)}
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        sizes = fields.positions("sizes", (number + 1,), most=episodes)
+        fields.check("sizes", sizes[0] == 0 and bool((np.diff(sizes) > 0).all()), "does not rise from 0")
+        parts = []
+        if episodes:
+            x = fields.numbers("x", (episodes, self.layout.horizon, None))
+            fields.check(
+                "x",
+                self._features.shape[-1] in (-1, x.shape[2]),
+                lambda: f"has {x.shape[2]} features: {self._features.shape[-1]} are needed",
+            )
+            parts = [(x, self._restored_targets(fields, episodes))]
+        return {"_sizes": sizes.tolist(), "_parts": parts, "_models": LRU(_KEPT), "_predictions": LRU(CACHE_BYTES)}
+
+    def _restored_targets(self, fields: Fields, episodes: int) -> Array:
+        raise NotImplementedError
 
 
 class SklearnLossOracle(_SklearnOracle):
@@ -274,6 +285,9 @@ class SklearnLossOracle(_SklearnOracle):
 
     def _targets(self, batch: Batch) -> Array:
         return batch.losses
+
+    def _restored_targets(self, fields: Fields, episodes: int) -> Array:
+        return fields.numbers("y", (episodes, self.layout.horizon), least=0.0, most=1.0)
 
     def _train(self, x: Array, y: Array) -> Any:
         return self.function_class.trained(x.reshape(-1, x.shape[2]), y.ravel())
@@ -304,12 +318,17 @@ class SklearnDynamicsOracle(_SklearnOracle):
         cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
         if not cells.size:
             return 0.0
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0)).sum()))
+        return log_loss(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0))
 
     def _targets(self, batch: Batch) -> Array:
         self.support.checked_cells(batch.contexts, batch.states, batch.actions)
         return batch.states[:, 1:-1] - self.layout.offsets[1:-1]
+
+    def _restored_targets(self, fields: Fields, episodes: int) -> Array:
+        sizes = np.array(self.layout.layer_sizes[1:])
+        y = fields.positions("y", (episodes, sizes.size), most=int(sizes.max(initial=1)) - 1)
+        fields.check("y", bool((y < sizes).all()), "holds a state beyond its layer")
+        return y
 
     def _train(self, x: Array, y: Array) -> list[Any]:
         """A classifier for each of the layers 1..H-1; a number where only that next state was seen."""

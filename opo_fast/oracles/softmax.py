@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import MANY, as_real, real, whole
-from ..cmdp import Trajectory, context_key
+from .._support.checks import MANY, as_real, real, shown, whole
+from .._support.fields import Fields
+from .._support.state import decode, encode
 from ..errors import OpoError
-from ..layout import Layout
-from .parametric import Batch, FeatureMap, ParametricOracle, cover_size
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
+from .parametric import Batch, FeatureMap, cover_size
+from .plausible import QuadraticSets
 from .support import Support
-from .versions import from_json, to_json
 
 __all__ = ["SoftmaxDynamicsClass", "SoftmaxDynamicsOracle"]
 
@@ -146,11 +148,14 @@ class _Likelihood:
         return np.asarray(w)
 
 
-class SoftmaxDynamicsOracle(ParametricOracle):
+class SoftmaxDynamicsOracle(QuadraticSets):
     """Log loss in a softmax class. Rows that are visited again at the same context cost no more memory or time.
 
     In batches or one at a time, fits agree to about 1e-10 (the optimum is unique, the way to it is not); from the same
     state on, and in the same steps, to the last bit.
+
+    Plausible set: the likelihood-ratio set in its quadratic form (`opo_fast.oracles.plausible.QuadraticSets`), with the
+    ridge in l.
     """
 
     def __init__(self, function_class: SoftmaxDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -183,10 +188,38 @@ class SoftmaxDynamicsOracle(ParametricOracle):
 
     def transitions(self, fit: Hashable, context: Any) -> list[Any]:
         """Transitions of a fit, as `opo_fast.LayeredMDP` takes them."""
+        return self.support.arrays(self._probabilities(fit, context))
+
+    def _probabilities(self, fit: Hashable, context: Any) -> Array:
         support = self.support
         eta = np.einsum("md,d->m", self._features(context), self.parameters(fit))
         p = np.exp(eta - support.row_max(eta)[support.row_of])
-        return support.arrays(p / support.row_sums(p)[support.row_of])
+        return np.asarray(p / support.row_sums(p)[support.row_of])
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Bound on the total-variation distance of plausible rows from the fit's, shape (n_states, A).
+
+        With m the greatest |<psi - mean psi, w - fit>| of a row's cells over the set, a plausible row is the fit's tilted by
+        a function of range at most 2 m: the distance is at most tanh(m / 2), and, the variance of that function growing by
+        a factor exp(2 m) at most on the way, at most (exp(m) - 1) / (2 m) times its greatest deviation under the fit.
+        """
+        psi, p, support = self._features(context), self._probabilities(self._centre(version), context), self.support
+        centred = psi - support.row_sums(p[:, None] * psi)[support.row_of]
+        squares = np.square(np.einsum("md,de->me", centred, self._root(version))).sum(axis=1)
+        most = np.sqrt(support.row_max(squares))
+        with np.errstate(over="ignore", invalid="ignore"):
+            growth = np.where(most > 0, np.expm1(most) / most, 1.0)
+            bounds = np.fmin(np.tanh(0.5 * most), 0.5 * growth * np.sqrt(support.row_sums(p * squares)))
+        result = np.zeros(self.layout.n_states * self.layout.n_actions)
+        result[: support.n_rows] = np.minimum(bounds, 1.0)
+        return result.reshape(self.layout.shape)
+
+    def _curvature(self) -> tuple[Array, float]:
+        problem, ridge = self._problem, self.function_class.ridge
+        if not problem.used:
+            return ridge * np.eye(self.dimension), self._penalty(0.0, self.dimension)
+        likelihood = problem.closed(ridge)
+        return likelihood.hessian(self._fits[-1]), self._penalty(likelihood.total, self.dimension)
 
     def parameters(self, fit: Hashable) -> Array:
         """w of a fit, shape (dimension,)."""
@@ -260,30 +293,41 @@ class SoftmaxDynamicsOracle(ParametricOracle):
             "rows": np.array([(contexts[key], row) for key, row in keys], np.int64).reshape(-1, 2),
         }
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        fits, psi, counts = (np.array(state[name], np.float64) for name in ("fits", "psi", "counts"))
-        begins, rows = np.array(state["begins"], np.int64), np.array(state["rows"], np.int64)
-        if fits.ndim != 2 or fits.shape[1] != self.dimension or psi.shape != (counts.size, self.dimension) or len(rows) != begins.size:
-            raise OpoError(
-                f"state holds fits of shape {fits.shape} and features {psi.shape}: an oracle of dimension {self.dimension} is needed"
-            )
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        fits = fields.numbers("fits", (number + 1, self.dimension))
+        counts = fields.numbers("counts", (None,), least=0.0)
         problem = _Problem(self.dimension)
-        problem.psi, problem.counts, problem.begins, problem.used = psi, counts, begins.tolist(), counts.size
-        keys = [_key_from_json(key) for key in state["contexts"]]
+        problem.psi, problem.counts, problem.used = fields.numbers("psi", (counts.size, self.dimension)), counts, counts.size
+        keys = [_key_from_json(key, fields.place("contexts")) for key in fields.listed("contexts")]
+        rows = fields.positions("rows", (None, 2), most=max(len(keys), self.support.n_rows) - 1)
+        in_range = (rows[:, 0] < len(keys)) & (rows[:, 1] < self.support.n_rows)
+        fields.check("rows", bool(in_range.all()), f"names a context or row beyond the {len(keys)} and {self.support.n_rows} there are")
+        lengths = self.support.counts[rows[:, 1]]
+        begins = fields.positions("begins", (len(rows),), most=counts.size)
+        starts = np.cumsum(lengths) - lengths
+        fits_rows = np.array_equal(begins, starts) and int(lengths.sum()) == counts.size and bool((lengths > 0).all())
+        fields.check("begins", fits_rows, "and counts do not hold one entry for each allowed next state of rows")
+        visited = bool((np.add.reduceat(counts, begins) > 0).all()) if counts.size else True
+        fields.check("counts", visited, "holds a row without visits")
+        problem.begins = begins.tolist()
         known = {(keys[c], row): begin for (c, row), begin in zip(rows.tolist(), problem.begins, strict=True)}
-        best = np.array(state["best"], np.float64)
-        return {"_fits": list(fits), "_problem": problem, "_known_rows": known, "_best": best if best.size else None}
+        fields.check("rows", len(known) == len(rows), "names a row twice")
+        best = fields.numbers("best", (self.dimension,)) if np.size(fields.value("best")) else None
+        return {"_fits": list(fits), "_problem": problem, "_known_rows": known, "_best": best}
 
 
 def _key_to_json(key: Any) -> Any:
     """A context's key; that of an array holds bytes."""
     if isinstance(key, tuple) and len(key) == 3 and isinstance(key[2], bytes):
         return {"key": [list(key[0]), key[1], key[2].hex()]}
-    return to_json(key)
+    return encode(key)
 
 
-def _key_from_json(value: Any) -> Hashable:
+def _key_from_json(value: Any, place: str) -> Hashable:
     if isinstance(value, dict) and "key" in value:
-        shape, dtype, text = value["key"]
-        return tuple(shape), dtype, bytes.fromhex(text)
-    return from_json(value)  # type: ignore[no-any-return]
+        try:
+            shape, dtype, text = value["key"]
+            return tuple(whole(n, place, least=0) for n in shape), str(dtype), bytes.fromhex(text)
+        except (TypeError, ValueError):
+            raise OpoError(f"{place} holds {shown(value)}, which is no context that was saved") from None
+    return decode(value, place)  # type: ignore[no-any-return]

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..cmdp import Trajectory
-from ..layout import Layout
-from ..transitions import Transitions
+from .._support.numbers import log_loss
+from ..model.contextual import Trajectory
+from ..model.layout import Layout
+from ..model.transitions import Transitions
 from .finite import FiniteDynamicsOracle, along
 
 __all__ = ["FiniteSquaredOracle"]
@@ -24,17 +25,21 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
 
     A transition's error is sum_{s'} (P(s'|s,a) - 1{s' = s_{h+1}})^2 = |P(.|s,a)|^2 - 2 P(s_{h+1}|s,a) + 1. Data that are
     impossible under a candidate count against it, but do not exclude it.
+
+    Radius of the plausible set: log(|P| / delta), as for the log loss. With d = P(.|s,a) - P*(.|s,a), L(P*) - L(P) grows by
+    2 <d, 1{s'} - P*> - |d|^2, whose exponential has mean at most 1: the range of d squared is at most 2 |d|^2, so that
+    Hoeffding's lemma gives E exp(2 <d, 1{s'} - P*>) <= exp(|d|^2).
     """
 
-    def fit(self) -> int:
-        """Index of the candidate of least squared error; of equals the lowest."""
-        return int(self.scores.argmin())
+    _score_range = 0.0, float(np.finfo(np.float64).max)
+
+    def _costs(self) -> Array:
+        return self.scores
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
         p = along(self._answer(trajectory.context).models[fit], trajectory, self.layout)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def _gains(self, trajectory: Trajectory) -> Array:
         answers = self._answer(trajectory.context).models

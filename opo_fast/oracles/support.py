@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ..checks import frozen, items
+from .._support.checks import frozen, items
 from ..errors import OpoError
-from ..layers import LayeredMDP
-from ..layout import Layout
-from ..transitions import Transitions
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout
+from ..model.transitions import Transitions
 
 __all__ = ["Support"]
 
@@ -133,10 +133,10 @@ class Support:
         return cells
 
     def row_sums(self, values: Array) -> Array:
-        """Sum of each row's cells, shape (n_rows,); 0 for a row without cells."""
-        sums = np.zeros(self.n_rows)
+        """Sum of each row's cells along the first axis, shape (n_rows, ...); 0 for a row without cells."""
+        sums = np.zeros((self.n_rows, *values.shape[1:]))
         if self.n_cells:
-            sums[self._filled] = np.add.reduceat(values, self._starts)
+            sums[self._filled] = np.add.reduceat(values, self._starts, axis=0)
         return sums
 
     def row_max(self, values: Array) -> Array:

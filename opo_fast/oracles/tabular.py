@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import real, truth
-from ..cmdp import Trajectory, context_key
-from ..errors import OpoError
-from ..layout import Layout
-from .parametric import Batch, ParametricOracle, cover_size, grouped
+from .._support.checks import real, truth
+from .._support.fields import Fields
+from .._support.numbers import log_loss
+from .._support.state import decode, encode
+from ..model.contextual import Trajectory, context_key
+from ..model.layout import Layout
+from .confidence import mean_lower, row_radius
+from .parametric import Batch, cover_size, grouped
+from .plausible import PlausibleOracle
 from .support import Support
-from .versions import Versions, from_json, to_json
+from .versions import Versions, distinct
 
 __all__ = ["TabularDynamicsClass", "TabularDynamicsOracle", "TabularLossClass", "TabularLossOracle"]
 
@@ -76,27 +81,34 @@ class TabularDynamicsClass:
 
 
 class _Table:
-    """Sums of one table, the fit's values with their past, and what was added since the last fit."""
+    """Sums of one table, the fit's values and the set's bounds with their past, and what was added since the last of each."""
 
-    def __init__(self, context: Any, n_sums: int, initial: Array) -> None:
+    def __init__(self, context: Any, n_sums: int, initial: Array, bounds: Array) -> None:
         self.context = context
         self.counts, self.sums = np.zeros(n_sums), np.zeros(n_sums)
         self.fits = Versions(initial)
         self.touched: list[Array] = []
+        self.bounds = Versions(bounds)
+        self.moved: list[Array] = []
 
     def take_touched(self) -> Array:
-        rows = np.unique(np.concatenate([*self.touched, np.empty(0, np.int64)])).astype(np.int64)
-        self.touched = []
+        rows, self.touched = distinct(self.touched), []
         return rows
 
 
-class _TabularOracle(ParametricOracle):
-    """Tables by context; one for all where the class does not look at contexts."""
+class _TabularOracle(PlausibleOracle):
+    """Tables by context; one for all where the class does not look at contexts.
 
-    def __init__(self, function_class: Any, layout: Layout, action_mask: Array | None, n_sums: int, initial: Array) -> None:
+    Plausible sets: each pair has a confidence bound of its own for all times, at delta / n_pairs; where every context has a
+    table, the i-th that appears takes 1 / (i (i + 1)) of delta, so that all together fail with probability at most delta.
+    """
+
+    _n_pairs: int
+
+    def __init__(self, function_class: Any, layout: Layout, action_mask: Array | None, n_sums: int, initial: Array, bounds: Array) -> None:
         super().__init__(layout, action_mask)
         self.function_class = function_class
-        self._n_sums, self._initial = n_sums, initial
+        self._n_sums, self._initial, self._no_data = n_sums, initial, bounds
         self._tables: dict[Hashable, _Table] = {}
         self._fresh: dict[Hashable, _Table] = {}
 
@@ -117,14 +129,21 @@ class _TabularOracle(ParametricOracle):
         key = self._key(context)
         found = self._tables.get(key)
         if found is None:
-            found = self._tables[key] = _Table(context if self.function_class.per_context else None, self._n_sums, self._initial)
+            found = self._tables[key] = self._empty(context if self.function_class.per_context else None)
         self._fresh[key] = found
         return found
 
+    def _empty(self, context: Any) -> _Table:
+        return _Table(context, self._n_sums, self._initial, self._no_data)
+
     def _solve(self, number: int) -> bool:
         changed = False
-        for table in self._fresh.values():
-            cells, values = self._fitted(table, table.take_touched())
+        for key, table in self._fresh.items():
+            rows = table.take_touched()
+            if self.delta is not None:
+                table.moved.append(rows)
+                self._moved[key] = table
+            cells, values = self._fitted(table, rows)
             different = values != table.fits.current[cells]
             if different.any():
                 table.fits.write(number, cells[different], values[different])
@@ -136,8 +155,47 @@ class _TabularOracle(ParametricOracle):
         """Cells that belong to the touched rows, and their best values."""
         raise NotImplementedError
 
+    def _begin(self) -> None:
+        self._moved: dict[Hashable, _Table] = {}
+
+    def _note(self, version: int) -> None:
+        places = {key: i for i, key in enumerate(self._tables, start=1)} if self._moved else {}
+        for key, table in self._moved.items():
+            share = 1.0 / (places[key] * (places[key] + 1)) if self.function_class.per_context else 1.0
+            rows, table.moved = distinct(table.moved), []
+            bounds = self._bounds(table, rows, math.log(self._n_pairs / (self._kept() * share)))
+            different = bounds != table.bounds.current[rows]
+            if different.any():
+                table.bounds.write(version, rows[different], bounds[different])
+        self._moved = {}
+
+    def _bounds(self, table: _Table, rows: Array, log_inverse: float) -> Array:
+        """The bounds of the pairs in `rows`, each of which has data."""
+        raise NotImplementedError
+
+    def _bounds_at(self, version: Hashable, context: Any) -> Array:
+        number, table = self._version(version), self._tables.get(self._key(context))
+        return self._no_data if table is None else table.bounds.read(number)
+
+    def _sets(self) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        for i, table in enumerate(self._tables.values()):
+            state |= {f"plausible.{i}.moved": distinct(table.moved), **table.bounds.state(f"plausible.{i}.")}
+        return state
+
+    def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
+        return {}  # With their tables.
+
+    def _visited(self, table: _Table) -> Array:
+        """Which rows have data."""
+        raise NotImplementedError
+
+    def _valid(self, table: _Table) -> bool:
+        """Whether all fits of a table, whose values are in [0, 1], are such as this oracle gives."""
+        return True
+
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"contexts": [to_json(table.context) for table in self._tables.values()]}
+        state: dict[str, Any] = {"contexts": [encode(table.context) for table in self._tables.values()]}
         for i, table in enumerate(self._tables.values()):
             state |= {f"{i}.counts": table.counts.copy(), f"{i}.sums": table.sums.copy(), **table.fits.state(f"{i}.")}
             touched = table.take_touched()
@@ -145,33 +203,52 @@ class _TabularOracle(ParametricOracle):
             state[f"{i}.touched"] = touched
         return state
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        tables, fresh = {}, {}
-        for i, stored in enumerate(state["contexts"]):
-            table = _Table(from_json(stored), self._n_sums, self._initial)
-            counts, sums = np.array(state[f"{i}.counts"], np.float64), np.array(state[f"{i}.sums"], np.float64)
-            if counts.shape != table.counts.shape or sums.shape != table.sums.shape:
-                raise OpoError(f"state holds tables of {counts.size} entries: {self._n_sums} are needed for this layout")
-            table.counts, table.sums = counts, sums
-            table.fits = Versions.restored(self._initial, state, f"{i}.")
-            touched = np.array(state[f"{i}.touched"], np.int64)
+    def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
+        tables, fresh, moved = {}, {}, {}
+        for i, stored in enumerate(fields.listed("contexts")):
+            table = self._empty(decode(stored, fields.place("contexts")))
+            table.counts = fields.numbers(f"{i}.counts", (self._n_sums,), least=0.0)
+            table.sums = fields.numbers(f"{i}.sums", (self._n_sums,), least=0.0)
+            fields.check(f"{i}.sums", bool((table.sums <= table.counts).all()), "holds a sum of losses above the number of visits")
+            table.fits = Versions.restored(self._initial, fields, f"{i}.", number, least=0.0, most=1.0)
+            visited = self._visited(table)
+            touched = fields.positions(f"{i}.touched", (None,), most=visited.size - 1)
+            fields.check(f"{i}.touched", bool(visited[touched].all()), "names a pair without data")
+            fields.check(f"{i}.values", self._valid(table), "holds probabilities that do not sum to 1")
             key = self._key(table.context)
+            fields.check("contexts", key not in tables, "names a table twice")
             tables[key] = table
             if touched.size:
                 table.touched, fresh[key] = [touched], table
-        return {"_tables": tables, "_fresh": fresh}
+            if fields.state.get("plausible.delta") is not None:
+                table.bounds = Versions.restored(self._no_data, fields, f"plausible.{i}.", episodes, least=0.0, most=1.0)
+                rows = fields.positions(f"plausible.{i}.moved", (None,), most=len(self._no_data) - 1)
+                if rows.size:
+                    table.moved, moved[key] = [rows], table
+        return {"_tables": tables, "_fresh": fresh, "_moved": moved}
 
 
 class TabularLossOracle(_TabularOracle):
-    """Mean loss of every pair; O(H) to add an episode and to fit."""
+    """Mean loss of every pair; O(H) to add an episode and to fit.
+
+    Plausible set: for each pair the means above `opo_fast.oracles.confidence.mean_lower`.
+    """
 
     def __init__(self, function_class: TabularLossClass, layout: Layout, action_mask: Array | None = None) -> None:
         n_pairs = layout.n_states * layout.n_actions
-        super().__init__(function_class, layout, action_mask, n_pairs, np.full(n_pairs, function_class.unseen))
+        super().__init__(function_class, layout, action_mask, n_pairs, np.full(n_pairs, function_class.unseen), np.zeros(n_pairs))
+        self._n_pairs = n_pairs if action_mask is None else int(action_mask.sum())
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of a fit, shape (n_states, A)."""
         return self._values(fit, context).reshape(self.layout.shape).copy()
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        return self._bounds_at(version, context).reshape(self.layout.shape).copy()
+
+    def _bounds(self, table: _Table, rows: Array, log_inverse: float) -> Array:
+        return np.minimum(mean_lower(table.counts[rows], table.sums[rows], log_inverse), table.fits.current[rows])
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of the squared errors of a fit along a trajectory."""
@@ -202,6 +279,9 @@ class TabularLossOracle(_TabularOracle):
             np.add.at(table.sums, pairs, prepared.losses[where].ravel())
             table.touched.append(pairs)
 
+    def _visited(self, table: _Table) -> Array:
+        return np.asarray(table.counts > 0)
+
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
         # A mean of numbers in [0, 1] may round to just above 1.
         return rows, np.minimum(table.sums[rows] / table.counts[rows], 1.0)
@@ -212,22 +292,46 @@ def _means(table: _Table, unseen: Array) -> Array:
 
 
 class TabularDynamicsOracle(_TabularOracle):
-    """Transition counts; O(H) to add an episode, and only the visited rows are fitted anew."""
+    """Transition counts; O(H) to add an episode, and only the visited rows are fitted anew.
+
+    Plausible set: for each pair the rows within `opo_fast.oracles.confidence.row_radius` of the frequencies.
+    """
 
     def __init__(self, function_class: TabularDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
         self.support = Support(layout, function_class.support, action_mask)
-        super().__init__(function_class, layout, action_mask, self.support.n_cells, self.support.uniform)
+        open_rows = self.support.counts > 1
+        super().__init__(function_class, layout, action_mask, self.support.n_cells, self.support.uniform, open_rows.astype(np.float64))
+        allowed = True if action_mask is None else action_mask.ravel()[: open_rows.size]
+        self._n_pairs = max(1, int((open_rows & allowed).sum()))
 
     def transitions(self, fit: Hashable, context: Any) -> list[Any]:
         """Transitions of a fit, as `opo_fast.LayeredMDP` takes them."""
         return self.support.arrays(self._values(fit, context).copy())
 
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Bound on the total-variation distance of plausible rows from the fit's, shape (n_states, A).
+
+        1 without data, 0 where the support has one next state, and in the last layer.
+        """
+        result = np.zeros(self.layout.n_states * self.layout.n_actions)
+        result[: self.support.n_rows] = self._bounds_at(version, context)
+        return result.reshape(self.layout.shape)
+
+    def _bounds(self, table: _Table, rows: Array, log_inverse: float) -> Array:
+        cells, begins = self.support.cells_of(rows)
+        sizes, counts = self.support.counts[rows], table.counts[cells]
+        bounds = row_radius(counts, begins, sizes, log_inverse) if rows.size else np.empty(0)
+        if self.function_class.smoothing and rows.size:
+            # The fit is not the frequencies.
+            shift = table.fits.current[cells] - counts / np.repeat(np.add.reduceat(counts, begins), sizes)
+            bounds = np.minimum(bounds + 0.5 * np.add.reduceat(np.abs(shift), begins), 1.0)
+        return bounds
+
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P along a trajectory; infinite where the fit excludes it."""
         cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
         p = np.where(cells >= 0, self._values(fit, trajectory.context)[cells], 0.0) if cells.size else np.ones(0)
-        with np.errstate(divide="ignore"):
-            return abs(float(np.log(p).sum()))
+        return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
         """By how much the best fit lowers the negative log-likelihood of all data (infinite where `fit` excludes some)."""
@@ -251,6 +355,18 @@ class TabularDynamicsOracle(_TabularOracle):
             table, mine = self._table(context), cells[where].ravel()
             np.add.at(table.counts, mine, 1.0)
             table.touched.append(self.support.row_of[mine])
+
+    def _visited(self, table: _Table) -> Array:
+        return self.support.row_sums(table.counts) > 0
+
+    def _valid(self, table: _Table) -> bool:
+        current = self._initial.copy()
+        for cells, values in table.fits.changes:
+            current[cells] = values
+            written, begins = self.support.cells_of(np.unique(self.support.row_of[cells]))
+            if cells.size and not (np.abs(np.add.reduceat(current[written], begins) - 1) <= 1e-8).all():
+                return False
+        return True
 
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
         cells, begins = self.support.cells_of(rows)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OpoError
+from .._support.fields import Fields
 
-__all__ = ["Versions", "from_json", "to_json"]
+__all__ = ["Versions", "distinct"]
 
 Array = npt.NDArray[Any]
 
@@ -68,37 +68,23 @@ class Versions:
         }
 
     @classmethod
-    def restored(cls, initial: Array, state: dict[str, Any], prefix: str) -> Versions:
-        """Undo `state`."""
+    def restored(
+        cls, initial: Array, fields: Fields, prefix: str, number: int, *, least: float = -np.inf, most: float = np.inf
+    ) -> Versions:
+        """Undo `state`, of an oracle whose last fit has this number; values are within [least, most]."""
         result = cls(initial)
-        numbers, lengths, cells, values = (np.asarray(state[f"{prefix}{name}"]) for name in ("numbers", "lengths", "cells", "values"))
-        fits = cells.size == lengths.sum() == len(values) and numbers.size == lengths.size and values.shape[1:] == initial.shape[1:]
-        if not fits or (cells.size and not 0 <= cells.min() <= cells.max() < len(initial)):
-            raise OpoError(f"state: {prefix}cells and {prefix}values do not belong to an oracle of this layout")
+        lengths = fields.positions(f"{prefix}lengths", (None,), most=len(initial))
+        numbers = fields.positions(f"{prefix}numbers", (lengths.size,), least=1, most=number)
+        fields.check(f"{prefix}numbers", bool((np.diff(numbers) > 0).all()), "does not rise")
+        total = int(lengths.sum())
+        cells = fields.positions(f"{prefix}cells", (total,), most=len(initial) - 1)
+        values = fields.numbers(f"{prefix}values", (total, *initial.shape[1:]), least=least, most=most)
         ends = np.cumsum(lengths)
         for number, length, end in zip(numbers.tolist(), lengths.tolist(), ends.tolist(), strict=True):
             result.write(number, cells[end - length : end], values[end - length : end])
         return result
 
 
-def to_json(context: Any) -> Any:
-    """A context in JSON: numbers, strings and None as they are, tuples and arrays marked as such."""
-    if context is None or type(context) in (bool, int, float, str):
-        return context
-    if isinstance(context, np.generic):
-        return to_json(context.item())
-    if isinstance(context, tuple):
-        return {"tuple": [to_json(x) for x in context]}
-    if isinstance(context, np.ndarray) and context.dtype.kind in "iufb":
-        return {"array": [context.dtype.str, list(context.shape), context.tobytes().hex()]}
-    raise OpoError(f"context {context!r} cannot be saved: numbers, strings, tuples of these, or arrays are needed")
-
-
-def from_json(value: Any) -> Any:
-    """Undo `to_json`."""
-    if isinstance(value, dict) and "tuple" in value:
-        return tuple(from_json(x) for x in value["tuple"])
-    if isinstance(value, dict):
-        dtype, shape, text = value["array"]
-        return np.frombuffer(bytes.fromhex(text), dtype).reshape(shape)
-    return value
+def distinct(parts: list[Array]) -> Array:
+    """The entries of some arrays of int64, ascending, each once."""
+    return np.unique(np.concatenate([*parts, np.empty(0, np.int64)])).astype(np.int64)

@@ -3,7 +3,8 @@
 from .file import Checkpoints, Entry, Record, Study
 from .grid import Run
 from .results import Results
+from .runfile import StoredRun
 from .runner import Summary, run_study
-from .storage import Store, StoredRun, StoreError
+from .storage import Store, StoreError
 
 __all__ = ["Checkpoints", "Entry", "Record", "Results", "Run", "Store", "StoreError", "StoredRun", "Study", "Summary", "run_study"]

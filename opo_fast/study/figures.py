@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import math
-import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OpoError, install
-from ..plots import COLOURS
+from .._support import text as texts
+from .._support.text import count, plain, setting
+from ..errors import OpoError
+from ..runs.plots import COLOURS, lighten, new_figure
+from ..runs.statistics import band
 from .grid import choices
 from .results import Results
-from .statistics import Heatmap, band
-from .storage import write_atomic
+from .statistics import Heatmap
 
-__all__ = ["curves", "draw_heatmap", "save", "shown_agents"]
+__all__ = ["curves", "draw_heatmap", "shown_agents"]
 
 Array = npt.NDArray[Any]
 STYLES = ("-", "--", "-.")
@@ -36,17 +35,6 @@ LABELS = {
     "seconds": "time (s)",
     "memory": "memory (MB)",
 }
-
-
-def _figure(width: float, height: float) -> Any:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise OpoError(f"pictures need matplotlib: {install('plot')}") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def shown_agents(results: Results, environment: str) -> list[tuple[str, str, int]]:
@@ -96,7 +84,7 @@ def curves(results: Results, column: str = "cumulative_regret", *, environments:
         raise OpoError(f"no run of {results.study.name!r} is finished: there is nothing to draw")
     across = min(3, len(shown))
     down = math.ceil(len(shown) / across)
-    figure = _figure(4.6 * across + 0.8, 3.9 * down)
+    figure = new_figure(4.6 * across + 0.8, 3.9 * down)
     for i, name in enumerate(shown):
         axes = figure.add_subplot(down, across, i + 1)
         _panel(axes, results, name, column)
@@ -111,7 +99,7 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
         episodes, values, found = results.curves(environment, label, column, points=POINTS)
         mean, low, high = band(scale * values)
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
-        axes.plot(episodes, mean, color=colour, linestyle=style, label=legend, linewidth=1.6)
+        axes.plot(episodes, mean, color=colour, linestyle=style, label=plain(legend), linewidth=1.6)
         axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         seeds = max(seeds, len(found))
         if column == "cumulative_regret" and uniform is None:
@@ -119,11 +107,10 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
             uniform = when, base.mean(axis=0)
     if uniform is not None:
         axes.plot(*uniform, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.3)
+    lighten(axes)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.set_xlim(left=0)
-    axes.set_title(f"{environment} ({seeds} seed{'' if seeds == 1 else 's'})", fontsize=10, loc="left")
+    axes.set_title(f"{plain(environment)} ({count(seeds, 'seed')})", fontsize=10, loc="left")
     axes.set_xlabel("episode")
     axes.set_ylabel(LABELS.get(column, column))
     axes.legend(frameon=False, fontsize=8)
@@ -132,7 +119,7 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
 def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:
     """A heat map with its numbers in the cells; returns a matplotlib Figure."""
     rows, columns = heatmap.means.shape
-    figure = _figure(max(4.2, 0.95 * columns + 2.2), max(3.0, 0.62 * rows + 1.7))
+    figure = new_figure(max(4.2, 0.95 * columns + 2.2), max(3.0, 0.62 * rows + 1.7))
     axes = figure.add_subplot()
     image = axes.imshow(heatmap.means, cmap="cividis", aspect="auto", origin="lower")
     finite = heatmap.means[np.isfinite(heatmap.means)]
@@ -140,29 +127,14 @@ def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:
     for i in range(rows):
         for j in range(columns):
             value = heatmap.means[i, j]
-            text = "-" if math.isnan(value) else f"{value:.3g}"
-            axes.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if not value > middle else "black")
-    axes.set_xticks(range(columns), [_tick(value) for value in heatmap.x_values])
-    axes.set_yticks(range(rows), [_tick(value) for value in heatmap.y_values])
-    axes.set_xlabel(heatmap.x_name)
-    axes.set_ylabel(heatmap.y_name)
-    fixed = "".join(f", {key}={value}" for key, value in heatmap.fixed.items())
-    axes.set_title(f"{heatmap.agent} on {heatmap.environment}{fixed}", fontsize=10, loc="left")
+            colour = "black" if value > middle else "white"
+            axes.text(j, i, texts.figure(value, ".3g"), ha="center", va="center", fontsize=9, color=colour)
+    axes.set_xticks(range(columns), [plain(setting(value)) for value in heatmap.x_values])
+    axes.set_yticks(range(rows), [plain(setting(value)) for value in heatmap.y_values])
+    axes.set_xlabel(plain(heatmap.x_name))
+    axes.set_ylabel(plain(heatmap.y_name))
+    fixed = "".join(f", {key}={setting(value)}" for key, value in heatmap.fixed.items())
+    axes.set_title(plain(f"{heatmap.agent} on {heatmap.environment}{fixed}"), fontsize=10, loc="left")
     unit = " (sum of losses)" if name.endswith("regret") else ""
     figure.colorbar(image, ax=axes, label=f"mean {name.replace('_', ' ')}{unit}")
     return figure
-
-
-def _tick(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
-
-
-def save(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Write a figure; the ending of `path` names the format."""
-    path = pathlib.Path(path)
-    known = sorted(figure.canvas.get_supported_filetypes())
-    if path.suffix[1:] not in known:
-        raise OpoError(f"the picture to write is {os.fspath(path)!r}: an ending of {', '.join(known)} is needed")
-    data = io.BytesIO()
-    figure.savefig(data, format=path.suffix[1:], dpi=150)
-    write_atomic(path, lambda file: file.write(data.getvalue()))

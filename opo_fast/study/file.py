@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from ..checks import LARGEST, as_path, shown
+from .._support.checks import LARGEST, as_path, shown
 from ..errors import OpoError
 from .grid import Choice, Run, canonical, choices, expand
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import agents
+from .._support.text import setting
 
 if TYPE_CHECKING:
     from .file import Entry, Study
@@ -94,13 +95,9 @@ def choices(entry: Entry, kind: str) -> Iterator[Choice]:
     filled = agents.practical(entry.name) if kind == "agents" and entry.name in agents.names() else {}
     for values in itertools.product(*entry.grid.values()):
         point = dict(zip(entry.grid, values, strict=True))
-        varied = ", ".join(f"{key}={_short(value)}" for key, value in point.items() if len(entry.grid[key]) > 1)
+        varied = ", ".join(f"{key}={setting(value)}" for key, value in point.items() if len(entry.grid[key]) > 1)
         label = f"{entry.label} ({varied})" if varied else entry.label
         yield Choice(entry.name, {**entry.options, **point}, point, label, filled)
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def expand(study: Study) -> list[Run]:

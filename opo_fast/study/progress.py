@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._support.progress import Bars
+from .._support.text import duration, figure, printable
 from .grid import Run
-from .storage import STALE, Store, alive
+from .signs import STALE, alive
+from .storage import Store
 
-__all__ = ["Status", "Watcher", "duration", "status"]
+__all__ = ["Status", "Watcher", "failed_label", "status"]
 
 LOOK = 1.0
 """Seconds between two looks at the folder."""
@@ -94,7 +97,7 @@ def seconds_left(
         sign = under_way.get(run.id)
         key = (run.environment.label, run.agent.label)
         if sign is not None and sign["episode"] > 0 and key not in means:
-            means[key] = (now - sign["started"]) * run.episodes / sign["episode"]
+            means[key] = max(0.0, now - sign["started"]) * run.episodes / sign["episode"]
     if not means:
         return None
     other = sum(means.values()) / len(means)
@@ -108,48 +111,23 @@ def seconds_left(
     return left / max(1, len(under_way))
 
 
-def duration(seconds: float | None) -> str:
-    """1:02:03, or ? where nothing is known."""
-    if seconds is None:
-        return "?"
-    whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
-
-
 class Watcher:
     """Overall and per-worker progress on standard error: bars on a terminal, a line now and then elsewhere."""
 
     def __init__(self, store: Store, runs: Sequence[Run], waiting: Sequence[Run], workers: int) -> None:
-        from rich.console import Console
-
         self.store, self.runs, self.workers = store, runs, workers
-        self.console = Console(stderr=True, highlight=False)
         self._shown = set(store.failed()) - {run.id for run in waiting}
         self._end = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="opo_fast study progress", daemon=True)
-        self._bars: Any = None
-        self._tasks: dict[str, Any] = {}
-        self._overall: Any = None
+        self._bars: Bars | None = None
         self._last_line = time.monotonic()
 
     def start(self) -> None:
         """Begin to show."""
         if sys.stderr.isatty():
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-            from rich.table import Column
-
-            name = Column(no_wrap=True, overflow="ellipsis", max_width=max(12, self.console.width - 56))
-            self._bars = Progress(
-                TextColumn("{task.description}", table_column=name),
-                BarColumn(bar_width=16),
-                MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=13)),
-                TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
-                console=self.console,
-            )
-            self._overall = self._bars.add_task("[bold]runs", total=len(self.runs), note="kernels are compiled on first use")
-            self._bars.start()
+            self._bars = Bars()
+            self._bars.set("", "runs", 0, len(self.runs), "kernels are compiled on first use")
         self._thread.start()
 
     def stop(self) -> None:
@@ -171,22 +149,26 @@ class Watcher:
             for id, failure in now.failures.items():
                 if id not in self._shown:
                     self._shown.add(id)
-                    label = f"{failure['environment']['label']} / {failure['agent']['label']} / seed {failure['seed']}"
-                    self.console.print(f"failed: {label}, episode {failure['episode']}: {failure['message']}", style="red", markup=False)
-            left = f"{duration(now.seconds_left)} left" + (f", {len(now.failures)} failed" if now.failures else "")
+                    self._say(f"failed: {failed_label(failure)}, episode {failure['episode']}: {failure['message']}", "red")
+            failed = f", {len(now.failures)} failed" if now.failures else ""
+            left = f"{duration(now.seconds_left)} left{failed}"
             if self._bars is not None:
-                self._show_bars(now, "" if last else left)
+                self._bars.set("", "runs", now.finished, len(self.runs), "" if last else left)
+                self._bars.keep({"", *now.under_way})
+                for id, sign in now.under_way.items():
+                    self._bars.set(id, sign["label"], sign["episode"], sign["episodes"], f"on {sign['host']}, {sign['pid']}")
             elif last or time.monotonic() - self._last_line > LINES:
                 self._last_line = time.monotonic()
-                percent = 100 * now.finished / max(1, now.planned)
-                tail = f", {len(now.failures)} failed" if last and now.failures else "" if last else f", {left}"
-                self.console.print(f"{now.finished:,} of {now.planned:,} runs ({percent:.0f} %){tail}", markup=False)
+                percent = figure(100 * now.finished / max(1, now.planned), ".0f")
+                self._say(f"{now.finished:,} of {now.planned:,} runs ({percent} %){failed if last else f', {left}'}")
 
-    def _show_bars(self, now: Status, note: str) -> None:
-        self._bars.update(self._overall, completed=now.finished, note=note)
-        for id in [id for id in self._tasks if id not in now.under_way]:
-            self._bars.remove_task(self._tasks.pop(id))
-        for id, sign in now.under_way.items():
-            if id not in self._tasks:
-                self._tasks[id] = self._bars.add_task(sign["label"], total=sign["episodes"], note=f"on {sign['host']}, {sign['pid']}")
-            self._bars.update(self._tasks[id], completed=sign["episode"])
+    def _say(self, line: str, style: str | None = None) -> None:
+        if self._bars is not None:
+            self._bars.say(line, style)
+        else:
+            sys.stderr.write(f"{printable(line)}\n")
+
+
+def failed_label(failure: Mapping[str, Any]) -> str:
+    """Environment, agent and seed of a failed run."""
+    return f"{failure['environment']['label']} / {failure['agent']['label']} / seed {failure['seed']}"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from .._support.files import writing
 from ..errors import OpoError
 from .grid import Choice, Run
-from .storage import Store, StoredRun, require_pyarrow, write_atomic
+from .runfile import StoredRun, require_pyarrow
+from .storage import Store
 
 __all__ = ["Results"]
 
@@ -183,13 +186,9 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _write_csv(path: pathlib.Path, blocks: Iterator[Mapping[str, Any]]) -> int:
-    import io
-
     count = 0
-
-    def fill(file: Any) -> None:
-        nonlocal count
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    with writing(path) as file:
+        text = io.TextIOWrapper(cast(Any, file), encoding="utf-8", newline="")
         writer = csv.writer(text)
         for i, block in enumerate(blocks):
             if i == 0:
@@ -199,8 +198,6 @@ def _write_csv(path: pathlib.Path, blocks: Iterator[Mapping[str, Any]]) -> int:
             count += len(lines[0])
         text.flush()
         text.detach()
-
-    write_atomic(path, fill)
     return count
 
 
@@ -208,7 +205,8 @@ def _write_parquet(path: pathlib.Path, blocks: Iterator[Mapping[str, Any]]) -> i
     pa = require_pyarrow()
     tables = [pa.table({name: _column(pa, column) for name, column in block.items()}) for block in blocks]
     table = pa.concat_tables(tables, promote_options="permissive")
-    write_atomic(path, lambda file: pa.parquet.write_table(table, file, compression="zstd"))
+    with writing(path) as file:
+        pa.parquet.write_table(table, file, compression="zstd")
     return int(table.num_rows)
 
 

@@ -1,10 +1,9 @@
-"""Statistics of a study: bootstrap bands, paired comparisons on common random numbers, growth exponents, heat maps."""
+"""Statistics of a study: paired comparisons on common random numbers, growth exponents, heat maps."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,28 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import OpoError
+from ..runs.statistics import Estimate, estimate, growth_exponent
 from .grid import canonical, choices
 
 if TYPE_CHECKING:
     from .results import Results
 
-__all__ = ["Comparison", "Estimate", "Heatmap", "band", "compare", "estimate", "growth", "growth_exponent", "heatmap"]
+__all__ = ["Heatmap", "PairedDifference", "compare", "growth", "heatmap"]
 
 Array = npt.NDArray[Any]
-RESAMPLES = 2000
-LEVEL = 0.95
 
 
-class Estimate(NamedTuple):
-    """A mean over seeds with its bootstrap confidence interval; the interval is NaN for fewer than two seeds."""
-
-    mean: float
-    low: float
-    high: float
-    seeds: int
-
-
-class Comparison(NamedTuple):
+class PairedDifference(NamedTuple):
     """Two agents in one environment on common seeds: mean of (first - second), its interval, and in how many seeds the first
     was lower."""
 
@@ -57,58 +46,9 @@ class Heatmap(NamedTuple):
     fixed: Mapping[str, Any]
 
 
-def estimate(values: Sequence[float] | Array, *, level: float = LEVEL) -> Estimate:
-    """Mean with a bias-corrected accelerated bootstrap interval; always the same resamples, so the same bits.
-
-    Values that are not finite are left out.
-    """
-    data = np.asarray(values, np.float64)
-    data = data[np.isfinite(data)]
-    if data.size == 0:
-        return Estimate(math.nan, math.nan, math.nan, 0)
-    mean = float(data.mean())
-    if data.size < 2:
-        return Estimate(mean, math.nan, math.nan, 1)
-    low, high = _interval(data[:, None], level, "BCa")
-    return Estimate(mean, float(low[0]), float(high[0]), data.size)
-
-
-def band(curves: Array, *, level: float = LEVEL) -> tuple[Array, Array, Array]:
-    """Mean and pointwise percentile bootstrap band of curves (runs, points)."""
-    curves = np.asarray(curves, np.float64)
-    mean = curves.mean(axis=0)
-    if len(curves) < 2:
-        return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    low, high = _interval(curves, level, "percentile")
-    return mean, low, high
-
-
-def _interval(data: Array, level: float, method: str) -> tuple[Array, Array]:
-    """Bootstrap interval of the mean of each column; a column of equal values is its own interval."""
-    from scipy import stats
-
-    low, high = data.mean(axis=0), data.mean(axis=0)
-    varied = np.ptp(data, axis=0) > 0
-    if varied.any():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-            found = stats.bootstrap(
-                (data[:, varied],),
-                np.mean,
-                axis=0,
-                n_resamples=RESAMPLES,
-                batch=max(1, 10_000_000 // data.size),
-                confidence_level=level,
-                method=method,
-                rng=np.random.default_rng(0),
-            ).confidence_interval
-        low[varied], high[varied] = found.low, found.high
-    return low, high
-
-
 def compare(
     results: Results, name: str = "regret", *, environments: Sequence[str] | None = None, agents: Sequence[str] | None = None
-) -> list[Comparison]:
+) -> list[PairedDifference]:
     """All pairs of agents in each environment, on the seeds that both have finished.
 
     Parameters
@@ -127,24 +67,8 @@ def compare(
             seeds = sorted(numbers[first].keys() & numbers[second].keys())
             if seeds:
                 differences = np.array([numbers[first][seed] - numbers[second][seed] for seed in seeds])
-                found.append(Comparison(environment, first, second, estimate(differences), int((differences < 0).sum())))
+                found.append(PairedDifference(environment, first, second, estimate(differences), int((differences < 0).sum())))
     return found
-
-
-def growth_exponent(episodes: Array, regret: Array, *, start: float = 0.1) -> float:
-    """b of the least-squares fit log R(t) = a + b log t over the episodes from `start` T on.
-
-    1 is linear growth, 1/2 that of the theory. The points are spaced evenly in log t, so that the many late episodes do
-    not outweigh the rest. NaN where the regret is not positive there.
-    """
-    episodes, regret = np.asarray(episodes, np.float64), np.asarray(regret, np.float64)
-    if episodes.size < 3:
-        return math.nan
-    first = max(start * episodes[-1], episodes[0])
-    at = np.unique(np.searchsorted(episodes, np.geomspace(first, episodes[-1], 50)).clip(0, episodes.size - 1))
-    if at.size < 3 or not (regret[at] > 0).all():
-        return math.nan
-    return float(np.polyfit(np.log(episodes[at]), np.log(regret[at]), 1)[0])
 
 
 def growth(results: Results, environment: str, agent: str) -> Estimate:

@@ -12,7 +12,7 @@ from strategies import random_model
 import opo_fast as of
 from opo_fast import reference
 from opo_fast.agents import LOLIPOP
-from opo_fast.simulate import Simulation
+from opo_fast.runs.simulation import Simulation
 
 
 def setting(seed=0, sizes=(1, 2, 2), n_actions=2, n_contexts=2, n_candidates=3):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import opo_fast as of
 from opo_fast import envs
-from opo_fast.transitions import Transitions
+from opo_fast.model.transitions import Transitions
 
 
 def binomial(n, p):

@@ -7,16 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opo_fast as of
-from opo_fast.envs import (
-    TabularMDP,
-    expected_rewards,
-    from_gymnasium,
-    from_mdptoolbox,
-    from_pairs,
-    from_quantecon,
-    make,
-    rewards_to_losses,
-)
+from opo_fast.envs import TabularMDP, expected_rewards, from_gymnasium, from_mdptoolbox, from_pairs, from_quantecon, make, rewards_to_losses
 
 
 def optimum(table, horizon):

@@ -9,6 +9,8 @@ import pytest
 from oracle_worlds import numbers, random_blocks
 
 import opo_fast as of
+from opo_fast._support.lru import LRU
+from opo_fast._support.state import read_state, write_state
 from opo_fast.oracles import (
     DisjointLinearLossClass,
     DynamicsOracle,
@@ -25,7 +27,6 @@ from opo_fast.oracles import (
     check_oracle,
     scheduled,
 )
-from opo_fast.store import LRU, read_state, write_state
 
 LAYOUT = of.Layout([1, 3, 3], 2)
 RNG = np.random.default_rng(0)
@@ -75,6 +76,7 @@ class World:
 def test_the_packages_oracles_keep_their_promises(name, mask):
     log = TrajectoryLog.collect(World(mask), 40, seed=1)
     passed = check_oracle(CLASSES[name](), LAYOUT, log, action_mask=mask, contexts=[np.array([0.3, 0.3])])
+    kept = hasattr(CLASSES[name]().oracle(LAYOUT, mask), "keep_plausible")
     assert passed == [
         "shape and range without data",
         "purity, shape and range with data, equal fits are equal functions",
@@ -82,6 +84,9 @@ def test_the_packages_oracles_keep_their_promises(name, mask):
         "incremental = batch",
         "refusals change nothing",
         "error and gain",
+        "plausible sets"
+        if kept
+        else "plausible sets: not offered (no keep_plausible(delta)), so agents with this oracle have its fits alone",
         "save and load",
     ]
 

@@ -7,15 +7,8 @@ import pytest
 from oracle_worlds import random_blocks
 
 import opo_fast as of
-from opo_fast.oracles import (
-    LinearLossClass,
-    Refit,
-    TabularDynamicsClass,
-    TabularLossClass,
-    TrajectoryLog,
-    scheduled,
-)
-from opo_fast.store import read_state, write_state
+from opo_fast._support.state import read_state, write_state
+from opo_fast.oracles import LinearLossClass, Refit, TabularDynamicsClass, TabularLossClass, TrajectoryLog, scheduled
 
 LAYOUT = of.Layout([1, 3, 3], 2)
 

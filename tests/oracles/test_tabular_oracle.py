@@ -10,6 +10,7 @@ from hypothesis import given
 from oracle_worlds import draw_log, exponent, numbers, random_blocks
 
 import opo_fast as of
+from opo_fast._support.fields import Fields
 from opo_fast.oracles import Support, TabularDynamicsClass, TabularLossClass, TrajectoryLog
 from opo_fast.oracles.versions import Versions
 
@@ -155,7 +156,7 @@ def test_versions_read_like_copies_kept_of_everything(n, writes):
             versions.write(number, cells, values)
             table[cells] = values
         copies[number] = table.copy()
-    again = Versions.restored(np.zeros(n), versions.state("x."), "x.")
+    again = Versions.restored(np.zeros(n), Fields(versions.state("x."), "a state"), "x.", len(writes))
     for number, copy in copies.items():
         assert np.array_equal(versions.read(number), copy)
         assert np.array_equal(again.read(number), copy)

@@ -7,7 +7,7 @@ import pytest
 
 import opo_fast as of
 from opo_fast import envs
-from opo_fast.simulate import Simulation
+from opo_fast.runs.simulation import Simulation
 from opo_fast.study import checkpoint
 
 COLUMNS = ("value", "optimal_value", "uniform_value", "observed_loss", "saturation", "context_index", "loss_fit", "dynamics_fit")

@@ -21,11 +21,11 @@ def alone(tmp_path_factory):
     return bits(folder)
 
 
-@pytest.mark.parametrize("backend", ["dask", "ray"])
-def test_a_local_cluster_gives_the_same_bits(tmp_path, alone, backend):
-    package = {"dask": "distributed", "ray": "ray"}[backend]
-    pytest.importorskip(package, reason=f"{package} (extra {backend!r}) is not installed")
-    summary = run_study(small(agents=AGENTS), tmp_path / "s", workers=2, backend=backend)
+@pytest.mark.parametrize("scheduler", ["dask", "ray"])
+def test_a_local_cluster_gives_the_same_bits(tmp_path, alone, scheduler):
+    package = {"dask": "distributed", "ray": "ray"}[scheduler]
+    pytest.importorskip(package, reason=f"{package} (extra {scheduler!r}) is not installed")
+    summary = run_study(small(agents=AGENTS), tmp_path / "s", workers=2, scheduler=scheduler)
     assert (summary.planned, summary.done, summary.failed) == (8, 6, 2)
     assert bits(tmp_path / "s") == alone
     assert len(alone) == 6
@@ -35,13 +35,13 @@ def test_a_local_cluster_gives_the_same_bits(tmp_path, alone, backend):
 def test_a_dask_scheduler_that_is_running_is_used(tmp_path, alone):
     distributed = pytest.importorskip("distributed", reason="distributed (extra 'dask') is not installed")
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        assert run_study(small(agents=AGENTS), tmp_path / "s", backend="dask", address=cluster.scheduler_address).done == 6
+        assert run_study(small(agents=AGENTS), tmp_path / "s", scheduler="dask", address=cluster.scheduler_address).done == 6
         assert bits(tmp_path / "s") == alone
 
 
 def test_an_address_where_nobody_answers_is_named(tmp_path):
     pytest.importorskip("distributed", reason="distributed (extra 'dask') is not installed")
     with pytest.raises(of.OpoError, match=r"address is 'nonsense://1': no Dask scheduler answers there"):
-        run_study(small(), tmp_path / "s", backend="dask", address="nonsense://1")
-    with pytest.raises(of.OpoError, match=r"address is 'tcp://127.0.0.1:1': only the backends 'dask' and 'ray'"):
+        run_study(small(), tmp_path / "s", scheduler="dask", address="nonsense://1")
+    with pytest.raises(of.OpoError, match=r"address is 'tcp://127.0.0.1:1': only the schedulers 'dask' and 'ray'"):
         run_study(small(), tmp_path / "s", address="tcp://127.0.0.1:1")

@@ -18,7 +18,7 @@ import pytest
 from study_cases import ROOT, bits, left_over, small
 
 import opo_fast as of
-from opo_fast.study import Results, Store, StoreError, checkpoint, run_study, storage
+from opo_fast.study import Results, Store, StoreError, checkpoint, run_study
 
 needs_joblib = pytest.mark.skipif(importlib.util.find_spec("joblib") is None, reason="joblib (extra 'study') is not installed")
 FORMATS = [
@@ -104,10 +104,9 @@ def test_failed_runs_are_tried_again_from_their_checkpoint_unless_told_not_to(tm
     assert run_study(study, folder).failed == 1
     assert [path.name.rpartition("-")[2] for path in sorted((folder / "checkpoints").iterdir())] == ["15.ckpt", "30.ckpt"]
     (tmp_path / "mended_agent.py").write_text(source.format(1000))
-    del sys.modules["mended_agent"]
-    importlib.invalidate_caches()
     assert run_study(study, folder, retry_failed=False).failed == 1
-    summary = run_study(study, folder)
+    # The source of the agent has changed: its checkpoint is used where that is asked for.
+    summary = run_study(study, folder, changed="keep")
     assert (summary.done, summary.failed) == (1, 0)
     assert next(iter(Results(folder).done.values()))["resumed"] == 1
     assert not Results(folder).failures
@@ -153,7 +152,7 @@ def fail_writing(monkeypatch, number, matching):
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.ENOSPC, "the disk is full (or a quota is used up); free some space and resume the study"),
+        (errno.ENOSPC, "the disk is full (or a quota is used up); free some space. Nothing that was stored before is lost: resume the"),
         (errno.EDQUOT, "the disk is full (or a quota is used up)"),
         (errno.EROFS, "the folder is read-only for this user"),
         (errno.EIO, "Input/output error"),
@@ -197,7 +196,7 @@ def test_a_disk_that_is_full_for_failures_too_is_told(tmp_path, monkeypatch):
         replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage.os, "replace", full)
+        patch.setattr(os, "replace", full)
         summary = run_study(small(agents=["uniform"], seeds=2), folder)
     assert (summary.done, summary.failed) == (1, 0)
     (message,) = summary.messages
@@ -249,7 +248,10 @@ def test_a_disk_that_is_really_full(disk, good):
         told = [*summary.messages, *(failure["message"] for failure in Results(disk / "s").failures.values())]
     except StoreError as error:
         told = [str(error)]
-    assert any("the disk is full (or a quota is used up); free some space and resume the study" in text for text in told)
+    assert any(
+        "the disk is full (or a quota is used up); free some space. Nothing that was stored before is lost: resume the" in text
+        for text in told
+    )
     filler.unlink()
     check_intact(disk / "s", good)
     assert run_study(small(agents=[*GOOD, "uniform"]), disk / "s").done == 6
@@ -351,7 +353,7 @@ def interrupted(folder, episodes=(20, 40)):
     """A study with checkpoints of one run and no result; returns the run's id and its bits."""
     study = small(agents=["opo"], seeds=1)
     run_study(study, folder.with_name("whole"))
-    from opo_fast.simulate import Simulation
+    from opo_fast.runs.simulation import Simulation
 
     store = Store(folder)
     store.prepare(study)
@@ -377,7 +379,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path, damag
     state, messages = checkpoint.latest(folder / "checkpoints", id)
     assert state["recorder"]["simulation"]["episode"] == 20
     assert len(messages) == 1
-    assert f"{id}-40.ckpt' is damaged (its checksum is wrong): the one before it is used" in messages[0]
+    assert f"{id}-40.ckpt' is not a checkpoint, or is damaged" in messages[0]
     summary = run_study(study, folder)
     assert (summary.done, summary.failed) == (1, 0)
     assert bits(folder) == whole
@@ -388,7 +390,7 @@ def test_a_study_tells_of_a_damaged_checkpoint(tmp_path):
     study, id, whole = interrupted(folder)
     flip(folder / "checkpoints" / f"{id}-40.ckpt")
     summary = run_study(study, folder)
-    assert "is damaged (its checksum is wrong): the one before it is used" in summary.messages[0]
+    assert "' is not a checkpoint, or is damaged" in summary.messages[0]
     assert next(iter(Results(folder).done.values()))["resumed"] == 1
     assert bits(folder) == whole
 
@@ -521,13 +523,13 @@ def test_without_pyarrow_npz_is_the_default_and_parquet_is_refused(tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("package", "backend", "extra"),
+    ("package", "scheduler", "extra"),
     [("joblib", "loky", "study"), ("distributed", "dask", "dask"), ("ray", "ray", "ray"), ("joblib", "ray", "study")],
 )
-def test_a_missing_extra_is_named(tmp_path, monkeypatch, package, backend, extra):
+def test_a_missing_extra_is_named(tmp_path, monkeypatch, package, scheduler, extra):
     hide(monkeypatch, package)
-    with pytest.raises(of.OpoError, match=rf"the backend '{backend}' needs {package}: pip install .*\[{extra}\]"):
-        run_study(small(), tmp_path / "s", workers=2, backend=backend)
+    with pytest.raises(of.OpoError, match=rf"the scheduler '{scheduler}' needs {package}: pip install .*\[{extra}\]"):
+        run_study(small(), tmp_path / "s", workers=2, scheduler=scheduler)
     assert not (tmp_path / "s").exists()
 
 
@@ -549,7 +551,7 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path, change, messag
     [
         ({"workers": 0}, "workers is 0"),
         ({"threads": 0}, "threads is 0"),
-        ({"backend": "slurm"}, "backend is 'slurm': 'loky', 'dask' or 'ray'"),
+        ({"scheduler": "slurm"}, "scheduler is 'slurm': 'loky', 'dask' or 'ray'"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path, options, message):
@@ -563,7 +565,7 @@ def test_values_that_a_checkpoint_cannot_hold_are_named(tmp_path):
     for state, message in (
         ({"a": {"b": [1, {2}]}}, r"state\.a\.b\[1\] is a set"),
         ({"a": np.array([None])}, r"state\.a is an array of objects"),
-        ({"a": {3: 1}}, r"state\.a has keys that a checkpoint cannot hold"),
+        ({"a": {3: 1}}, r"state\.a has keys that a state cannot hold"),
     ):
         with pytest.raises(of.OpoError, match=message):
             checkpoint.write(tmp_path, "x", 1, state)

@@ -14,8 +14,8 @@ from study_cases import ROOT, small
 from typer.testing import CliRunner
 
 import opo_fast as of
+from opo_fast.cli.study import app
 from opo_fast.study import Results, run_study
-from opo_fast.study.cli import app
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib (extra 'plot') is not installed")
 

@@ -65,7 +65,7 @@ def test_the_expected_regret_is_that_of_the_coming_policy_over_all_contexts(tmp_
     env = of.envs.make("combination-lock", horizon=3)
     agent = of.agents.make("opo", env, episodes=12, seed=0)
     simulation = of.simulate  # The same loop by hand, one episode at a time.
-    from opo_fast.simulate import Simulation
+    from opo_fast.runs.simulation import Simulation
 
     simulation = Simulation(env, agent, 12, 0)
     expected = []

@@ -13,8 +13,9 @@ from scipy import stats
 from study_cases import small
 
 import opo_fast as of
+from opo_fast.runs.statistics import band, estimate, growth_exponent
 from opo_fast.study import Results, Store, run_study
-from opo_fast.study.statistics import band, compare, estimate, growth, growth_exponent, heatmap
+from opo_fast.study.statistics import compare, growth, heatmap
 
 
 def test_a_mean_has_the_interval_of_scipys_bootstrap():

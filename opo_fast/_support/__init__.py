@@ -1,0 +1,1 @@
+"""What every room of the package uses: checks of arguments, files, progress bars, threads."""

@@ -1,0 +1,164 @@
+"""States: arrays and plain values, nested at will, as JSON and as one file without pickle."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OpoError
+from .checks import instance
+from .files import reading, writing
+
+__all__ = ["decode", "encode", "holds", "read_state", "write_state"]
+
+Array = npt.NDArray[Any]
+
+_JSON = "meta"
+_NEEDED = "arrays, numbers, texts, None, and lists, tuples and mappings of them are needed"
+
+
+def encode(value: Any, where: str = "state", arrays: dict[str, Array] | None = None) -> Any:
+    """`value` as JSON can hold it.
+
+    Parameters
+    ----------
+    value
+        Arrays, numbers, texts, None, and lists, tuples and mappings with texts as keys, nested at will.
+    where : str
+        How an error names it.
+    arrays : dict, optional
+        Takes the arrays, each under the place where it stands. Without, their bytes are written into the JSON.
+
+    Raises
+    ------
+    OpoError
+        A value of another kind, with its place.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {"$": kind, "of": _encode_array(np.asarray(value), where, arrays)}
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise OpoError(f"{where} has keys that a state cannot hold: texts are needed")
+        of = {key: encode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
+        # What was encoded before, such as the contexts of an oracle's state, comes back as it was.
+        return {"$": "mapping", "of": of} if "$" in value else of
+    if isinstance(value, (list, tuple)):
+        listed = [encode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
+        return {"$": "tuple", "of": listed} if isinstance(value, tuple) else listed
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise OpoError(f"{where} is a {type(value).__name__}, which cannot be saved: {_NEEDED}")
+
+
+def _encode_array(array: Array, where: str, arrays: dict[str, Array] | None) -> Any:
+    if array.dtype.hasobject or array.dtype.kind == "V":
+        raise OpoError(f"{where} is an array of {'objects' if array.dtype.hasobject else 'records'}, which cannot be saved: {_NEEDED}")
+    if arrays is None:
+        return [array.dtype.str, list(array.shape), array.tobytes().hex()]
+    name = where.partition(".")[2]
+    if name in arrays or name == _JSON or not re.fullmatch(r"[\w .\[\]-]{1,200}", name):
+        name = f"array {len(arrays)}"
+    arrays[name] = array
+    return name
+
+
+def decode(value: Any, where: str = "state", arrays: Mapping[str, Any] | None = None) -> Any:
+    """Undo `encode`; anything else than what it gave is an error that names the place."""
+    if isinstance(value, list):
+        return [decode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    if "$" not in value:
+        return {key: decode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
+    kind, of = value["$"], value.get("of")
+    if kind == "tuple" and isinstance(of, list):
+        return tuple(decode(of, where, arrays))
+    if kind == "mapping" and isinstance(of, dict):
+        return {key: decode(inner, f"{where}.{key}", arrays) for key, inner in of.items()}
+    if kind not in ("array", "scalar"):
+        raise OpoError(f"{where} is marked as {kind!r}: 'array', 'scalar', 'tuple' or 'mapping' is needed")
+    array = _decode_array(of, where, arrays)
+    if kind == "scalar" and array.ndim:
+        raise OpoError(f"{where} has shape {array.shape}: a single number or text is needed")
+    return array if kind == "array" else array[()]
+
+
+def _decode_array(of: Any, where: str, arrays: Mapping[str, Any] | None) -> Array:
+    if isinstance(of, str) and arrays is not None:
+        if of not in arrays:
+            raise OpoError(f"{where} names the array {of!r}, which is not there")
+        stored: Array = arrays[of]
+        return stored
+    try:
+        name, shape, text = of
+        dtype, data = np.dtype(name), bytes.fromhex(text)
+        if dtype.hasobject or len(data) != dtype.itemsize * math.prod(shape):
+            raise ValueError(f"{len(data)} bytes for shape {shape} and dtype {name}")
+        return np.ndarray(tuple(shape), dtype, data)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise OpoError(f"{where} is not a saved array ({error})") from None
+
+
+def holds(value: Any) -> bool:
+    """Whether a state can hold `value`."""
+    try:
+        encode(value, arrays={})
+    except OpoError:
+        return False
+    return True
+
+
+def write_state(
+    path: str | os.PathLike[str], state: Mapping[str, Any], *, compressed: bool = False, error: Callable[[str], OpoError] = OpoError
+) -> None:
+    """Write a state to `path` as npz without pickle: its arrays, and a JSON text of all the rest."""
+    instance(state, "state", Mapping, needed="a mapping from names to arrays and plain values")
+    arrays: dict[str, Array] = {}
+    text = json.dumps(encode(state, "state", arrays))
+    method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    with writing(path, error=error) as file, zipfile.ZipFile(file, "w", method) as archive:
+        for name, array in {_JSON: np.array(text), **arrays}.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def read_state(path: str | os.PathLike[str], what: str = "a state that was saved") -> dict[str, Any]:
+    """Read what `write_state` wrote; of a file that was damaged nothing is given."""
+    with reading(path, what), zipfile.ZipFile(path) as archive:
+        members = _Members(archive)
+        state = decode(json.loads(str(members[_JSON])), "state", members)
+        if not isinstance(state, dict):
+            raise OpoError(f"it holds a {type(state).__name__} instead of names and values")
+        return state
+
+
+class _Members(Mapping[str, Array]):
+    """The arrays of an archive; each is read to its end, where its checksum is compared."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive, self._names = archive, set(archive.namelist())
+
+    def __getitem__(self, name: str) -> Array:
+        with self._archive.open(f"{name}.npy") as member:
+            array: Array = np.lib.format.read_array(member, allow_pickle=False)
+            if member.read(1):
+                raise OpoError(f"{name} is longer than its header says")
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        return f"{name}.npy" in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removesuffix(".npy") for name in self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -1,0 +1,63 @@
+"""How numbers and names are written for people: in tables, pictures, bars, messages and reports."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import Any
+
+__all__ = ["count", "duration", "figure", "interval", "plain", "printable", "setting", "share"]
+
+
+def figure(value: float, form: str = ".4g") -> str:
+    """A number without the sign of a zero; "-" for NaN."""
+    if math.isnan(value):
+        return "-"
+    text = format(value, form)
+    return text.lstrip("-") if not text.strip("-+0.,e%") else text
+
+
+def share(value: float, form: str = ".1%") -> str:
+    """A share in per cent; "-" for NaN."""
+    return figure(value, form)
+
+
+def interval(estimate: tuple[float, float, float, int], form: str = ".4g") -> str:
+    """A mean with its confidence interval, as `runs.statistics.Estimate` has them; without the interval where there is none."""
+    mean, low, high, _ = estimate
+    if math.isnan(mean) or math.isnan(low):
+        return figure(mean, form)
+    return f"{figure(mean, form)} [{figure(low, form)}, {figure(high, form)}]"
+
+
+def count(n: int, noun: str) -> str:
+    """1 context, 2 contexts."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def duration(seconds: float | None) -> str:
+    """1:02:03, or ? where nothing is known."""
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    hours, minutes = divmod(round(seconds) // 60, 60)
+    rest = round(seconds) % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def setting(value: Any) -> str:
+    """The value of a setting, for labels and ticks: numbers in their shortest form."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def printable(text: Any) -> str:
+    """`text` in one line that no terminal takes for a command: control and format characters become escapes."""
+    return "".join(c if c == " " or unicodedata.category(c)[0] not in "CZ" else _escaped(c) for c in str(text))
+
+
+def _escaped(character: str) -> str:
+    return " " if unicodedata.category(character) == "Zs" else character.encode("unicode_escape").decode("ascii")
+
+
+def plain(text: Any) -> str:
+    """`text` as matplotlib shows it letter by letter: a dollar sign begins no formula."""
+    return printable(text).replace("$", r"\$")

@@ -1,0 +1,259 @@
+"""The chain engine: policy chains (Algorithm 1, inner loop) of all contexts of an agent, kept within a byte budget."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import shown, whole
+from .._support.fields import Fields
+from .._support.threads import get_threads, run_all
+from ..kernels._simd import LANES
+from ..model.contextual import context_key
+from ..model.layout import Layout, as_mask
+from ..model.transitions import Transitions
+from .chain import Chain
+from .forms import PackedChain, SingleChain
+from .history import History
+from .rules import ChainRule
+
+__all__ = ["ChainEngine", "ModelSource"]
+
+Array = npt.NDArray[Any]
+
+PACKED_MOST = 4096
+"""Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
+WORTH_THREADS = 1 << 18
+"""Transitions of a chain's steps from which threads gain more than they cost."""
+
+
+class ModelSource(Protocol):
+    """Where the engine gets the models of a fit at a context; asked once per distinct fit and context."""
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        """Losses of the rows, one per allowed pair, read-only float64."""
+        ...
+
+    def transitions(self, fit: Hashable, context: Any) -> Transitions:
+        """The validated transitions."""
+        ...
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """The least losses of the rows over a version of the plausible losses, read-only float64 (self-tuning chains)."""
+        ...
+
+    def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
+        """The fits in a version of the plausible dynamics, or None where they cannot be listed (self-tuning chains)."""
+        ...
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Total variation of the rows in a version that cannot be listed, read-only float64 (self-tuning chains)."""
+        ...
+
+
+_ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_ENGINES):
+        engine._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class ChainEngine:
+    """Policy chains of all contexts of one agent.
+
+    Parameters
+    ----------
+    layout : Layout
+    action_mask : ndarray of bool (n_states, A) or None
+    rule : ChainRule
+    source : ModelSource
+    memory : int
+        Byte budget of the chains kept for contexts that return, least recently used first to go. Half of it is the
+        most that the stored policies of one chain take.
+
+    Attributes
+    ----------
+    planned : int
+        Steps that were run so far, those of all contexts together.
+    """
+
+    def __init__(self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int) -> None:
+        self.layout, self.rule, self.source, self.memory = layout, rule, source, memory
+        self.action_mask = as_mask(layout, action_mask)
+        self.store_bytes = memory // 2
+        allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
+        counts = allowed.sum(axis=1)
+        self.rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.n_rows = int(self.rows[-1])
+        self.start = np.repeat(1.0 / counts, counts)
+        self.layer_rows = np.diff(self.rows[layout.offsets])
+        sizes = [int(r) * n for r, n in zip(self.layer_rows[:-1], layout.layer_sizes[1:], strict=True)]
+        self.packed_size = sum(sizes)
+        self.packed = self.packed_size <= PACKED_MOST
+        self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._chains: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
+        self.planned = 0
+        self._nbytes = 0
+        self._lock = threading.RLock()
+        _ENGINES.add(self)
+
+    @property
+    def lookahead(self) -> int:
+        """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
+        return get_threads() * (LANES if self.packed else 1)
+
+    def prefetch(self, contexts: Sequence[Any], history: History, n: int) -> None:
+        """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already."""
+        with self._lock:
+            self._advance_ahead(contexts, history, n)
+
+    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int) -> None:
+        keys = {context_key(context): context for context in contexts}
+        if not keys or next(iter(keys)) in self._chains:
+            return
+        missing = [(key, context) for key, context in keys.items() if key not in self._chains]
+        lanes = LANES if self.packed else 1
+        chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
+        try:
+            if n * self.packed_size * lanes < WORTH_THREADS:
+                for chain in chains:
+                    chain.advance(history, n)
+            else:
+                for chain in chains:
+                    chain.prepare(history, n)
+                run_all(Chain.advance, [(chain, history, n) for chain in chains])
+        except BaseException as error:
+            for chain in chains:
+                self._discard(chain)
+            if not isinstance(error, Exception):
+                raise
+            # A hint fails silently: the context at fault raises when it is asked for, in its own episode.
+            return
+        self.planned += sum(chain.planned for chain in chains)
+        self._shrink(chains)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
+        _ENGINES.add(self)
+
+    def _after_fork(self) -> None:
+        """A lock of its own for a child. Chains that another thread was advancing stay behind: they are made anew, the same."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._chains, self._nbytes = OrderedDict(), 0
+        self._lock = threading.RLock()
+
+    def state(self) -> dict[str, Any]:
+        """All chains, so that `restore` need not build them again: arrays and plain values, contexts and fits as they are."""
+        chains = list({id(chain): chain for chain, _ in self._chains.values()}.values())
+        position = {id(chain): i for i, chain in enumerate(chains)}
+        return {
+            "chains": [chain.state() for chain in chains],
+            "order": [(position[id(chain)], lane) for chain, lane in self._chains.values()],
+        }
+
+    def restore(self, state: dict[str, Any], history: History, n: int) -> None:
+        """Take over the chains of another engine of the same rule, layout and history, which have come to at most `n` steps."""
+        fields = Fields(state, "what an agent's chains() gave", "chains")
+        lanes = LANES if self.packed else 1
+        chains = []
+        for i, one in enumerate(fields.listed("chains")):
+            inner = Fields(one, fields.source, f"chains['chains'][{i}]")
+            contexts = inner.listed("contexts")
+            inner.check("contexts", 1 <= len(contexts) <= lanes, f"holds {len(contexts)} contexts: 1 to {lanes} are needed")
+            chains.append((PackedChain if self.packed else SingleChain)(self, contexts))
+            chains[-1].restore(inner, history, n)
+        held: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
+        order = fields.listed("order")
+        for pair in order:
+            fields.check("order", isinstance(pair, (list, tuple)) and len(pair) == 2, f"holds {shown(pair)}: chain and lane are needed")
+            chain = chains[whole(pair[0], fields.place("order"), least=0, most=len(chains) - 1)]
+            lane = whole(pair[1], fields.place("order"), least=0, most=len(chain.contexts) - 1)
+            held[context_key(chain.contexts[lane])] = chain, lane
+        fields.check("order", len(held) == len(order), "names a context twice")
+        self._chains = held
+        self._nbytes = 0
+        for chain in chains:
+            chain.held = sum(kept is chain for kept, _ in held.values())
+            chain.measured = chain.nbytes
+            self._nbytes += chain.measured
+
+    def _create(self, members: Sequence[tuple[Hashable, Any]]) -> Chain:
+        form = PackedChain if self.packed else SingleChain
+        chain = form(self, [context for _, context in members])
+        for lane, (key, _) in enumerate(members):
+            self._chains[key] = (chain, lane)
+        return chain
+
+    def chain(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
+        """The chain of `context` at `n` steps, and its lane."""
+        with self._lock:
+            return self._advanced(context, history, n)
+
+    def _advanced(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
+        key = context_key(context)
+        if key not in self._chains:
+            self._create([(key, context)])
+        self._chains.move_to_end(key)
+        chain, lane = self._chains[key]
+        before = chain.planned
+        try:
+            chain.advance(history, n)
+        except BaseException as error:
+            # Half a step may have been done.
+            self._discard(chain)
+            if len(chain.contexts) == 1 or not isinstance(error, Exception):
+                raise
+            # The fault may be a neighbour's.
+            chain, lane, before = self._create([(key, context)]), 0, 0
+            try:
+                chain.advance(history, n)
+            except BaseException:
+                self._discard(chain)
+                raise
+        self.planned += chain.planned - before
+        self._shrink([chain])
+        return chain, lane
+
+    def _discard(self, chain: Chain) -> None:
+        for key in [key for key, (held, _) in self._chains.items() if held is chain]:
+            del self._chains[key]
+        self._nbytes -= chain.measured
+
+    def _shrink(self, keep: Sequence[Chain]) -> None:
+        """Count what the chains in use grew by, and drop the least recently used beyond the budget."""
+        for chain in keep:
+            size = chain.nbytes
+            self._nbytes += size - chain.measured
+            chain.measured = size
+        if self._nbytes <= self.memory:
+            return
+        kept = {id(chain) for chain in keep}
+        spared = []
+        while self._nbytes > self.memory and self._chains:
+            key, (chain, lane) = self._chains.popitem(last=False)
+            if id(chain) in kept:
+                spared.append((key, (chain, lane)))
+                continue
+            chain.held -= 1
+            if not chain.held:
+                self._nbytes -= chain.measured
+        for key, found in reversed(spared):
+            self._chains[key] = found
+            self._chains.move_to_end(key, last=False)

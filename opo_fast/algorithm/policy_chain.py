@@ -1,0 +1,169 @@
+"""Algorithm 1's inner loop at one context: the policy after given models, at once or model by model."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import instance, whole
+from ..errors import OpoError
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout, as_mask
+from ..model.operations import Backend, check_backend
+from ..model.transitions import Transitions
+from . import algorithm1
+from .engine import ChainEngine
+from .history import Fits, History
+from .rules import opo_rule
+
+__all__ = ["PolicyChain", "policy_chain"]
+
+Array = npt.NDArray[Any]
+
+MEMORY = 1 << 31
+"""Byte budget of a chain; half of it is the most that the past policies take."""
+
+
+class PolicyChain:
+    """Algorithm 1's inner loop at one context, model by model: a step costs a few sweeps, however many came before.
+
+    Parameters
+    ----------
+    layout : Layout
+    eta, beta_loss, beta_dynamics : float
+        Learning rate and exploration parameters, at least 0.
+    action_mask : array_like of bool, shape (n_states, A), optional
+        That of the models.
+    memory : int
+        Byte budget; never changes a result.
+
+    Examples
+    --------
+    >>> chain = of.PolicyChain(layout, eta=0.1, beta_loss=0.5, beta_dynamics=0.1)  # doctest: +SKIP
+    >>> for model in models:  # doctest: +SKIP
+    ...     chain.append(model)
+    ...     policy = chain.policy()
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        eta: float,
+        beta_loss: float,
+        beta_dynamics: float,
+        action_mask: npt.ArrayLike | None = None,
+        memory: int = MEMORY,
+    ) -> None:
+        instance(layout, "layout", Layout)
+        self.layout, self.action_mask = layout, as_mask(layout, action_mask)
+        self._models, self._history = _Given(), History()
+        rule = opo_rule(layout, eta, beta_loss, beta_dynamics)
+        self._engine = ChainEngine(layout, self.action_mask, rule, self._models, whole(memory, "memory", least=0))
+
+    def append(self, model: LayeredMDP) -> None:
+        """Add the model f^k, P^k of the next step, of the chain's layout and mask.
+
+        Dynamics are the same as before where they are the same transitions object (`LayeredMDP.with_losses`), losses where
+        they are the same array object. Models stay referenced.
+        """
+        _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask)
+        self._models.add(model)
+        self._history.append(Fits(id(model.losses), id(model.transitions)))
+
+    def __len__(self) -> int:
+        return len(self._history)
+
+    def policy(self) -> Array:
+        """The policy after all models so far, shape (n_states, A); before the first, the uniform one."""
+        chain, lane = self._engine.chain(None, self._history, len(self))
+        rows = chain.policy(lane)
+        if self.action_mask is None:
+            return rows.reshape(self.layout.shape).copy()
+        full = np.zeros(self.layout.shape)
+        full[self.action_mask] = rows
+        return full
+
+
+def policy_chain(
+    history: Sequence[LayeredMDP],
+    *,
+    eta: float,
+    beta_loss: float,
+    beta_dynamics: float,
+    backend: Backend = "numba",
+) -> Array:
+    """pi^{t+1} at one context from the models of steps k = 1..t (Algorithm 1, inner loop).
+
+    `PolicyChain` does the same model by model, without starting anew for each policy.
+
+    Parameters
+    ----------
+    history : sequence of LayeredMDP
+        The models f^k, P^k evaluated at the context, all of one layout and mask. Dynamics are the same where they are
+        the same transitions object (`LayeredMDP.with_losses`), losses where they are the same array object.
+    eta, beta_loss, beta_dynamics : float
+        Learning rate and exploration parameters, at least 0.
+
+    Returns
+    -------
+    ndarray, shape (n_states, A)
+        The uniform policy's successor after t steps; masked actions have probability exactly 0.
+    """
+    check_backend(backend)
+    if not isinstance(history, Iterable):
+        raise OpoError(f"history is a {type(history).__name__}: a sequence of opo_fast.LayeredMDP is needed")
+    models = list(history)
+    if not models:
+        raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")
+    instance(models[0], "history[0]", LayeredMDP)
+    layout, mask = models[0].layout, models[0].action_mask
+    if backend == "numpy":
+        for k, model in enumerate(models):
+            _check_model(model, f"history[{k}]", layout, mask)
+        rule = opo_rule(layout, eta, beta_loss, beta_dynamics)
+        return algorithm1.policy_chain(models, eta=rule.eta, beta_loss=rule.beta_loss, beta_dynamics=float(rule.beta_dynamics[0]))
+    chain = PolicyChain(layout, eta=eta, beta_loss=beta_loss, beta_dynamics=beta_dynamics, action_mask=mask)
+    for k, model in enumerate(models):
+        _check_model(model, f"history[{k}]", layout, mask)
+        chain.append(model)
+    return chain.policy()
+
+
+def _check_model(model: Any, name: str, layout: Layout, mask: Array | None) -> None:
+    instance(model, name, LayeredMDP)
+    if model.layout != layout:
+        raise OpoError(f"{name} has another layout than the models before it: {model.layout!r} instead of {layout!r}")
+    mine = model.action_mask
+    if mine is not mask and (mine is None or mask is None or not np.array_equal(mine, mask)):
+        raise OpoError(f"{name} has another action mask than the models before it")
+
+
+class _Given:
+    """The models of a chain, found by the identity of their losses and transitions."""
+
+    def __init__(self) -> None:
+        self._losses: dict[Hashable, LayeredMDP] = {}
+        self._transitions: dict[Hashable, Transitions] = {}
+
+    def add(self, model: LayeredMDP) -> None:
+        self._losses[id(model.losses)] = model
+        self._transitions[id(model.transitions)] = model.transitions
+
+    def losses(self, fit: Hashable, context: Any) -> Array:
+        return self._losses[fit].row_losses
+
+    def transitions(self, fit: Hashable, context: Any) -> Transitions:
+        return self._transitions[fit]
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        raise NotImplementedError
+
+    def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
+        raise NotImplementedError
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        raise NotImplementedError

@@ -1,0 +1,33 @@
+"""The paper's theory on a run: bounds, the decomposition of the regret, and both sides of the lemmas."""
+
+from .algorithm_checks import EquationCheck, algorithm_checks
+from .bounds import Bounds, adahedge_bound, bounds, informative_from, literature_rates, lower_bound
+from .decomposition import ModelErrors, RegretTerms, Step, history_at, optimistic_steps, regret_decomposition
+from .lemmas import LemmaCheck, OracleErrors, lemma_checks, oracle_errors, oracle_guarantees
+from .theory import PRACTICAL, Parameters, parameters, regret_bound
+
+__all__ = [
+    "lower_bound",
+    "literature_rates",
+    "informative_from",
+    "bounds",
+    "adahedge_bound",
+    "Bounds",
+    "PRACTICAL",
+    "EquationCheck",
+    "LemmaCheck",
+    "ModelErrors",
+    "OracleErrors",
+    "Parameters",
+    "RegretTerms",
+    "Step",
+    "algorithm_checks",
+    "history_at",
+    "lemma_checks",
+    "optimistic_steps",
+    "oracle_errors",
+    "oracle_guarantees",
+    "parameters",
+    "regret_bound",
+    "regret_decomposition",
+]

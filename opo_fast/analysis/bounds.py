@@ -1,0 +1,229 @@
+"""Every bound that the paper states, as a number with its explicit constants.
+
+Logarithms of sizes are taken apart, since T^4 H |F||P| / delta^2 itself may overflow. All bounds hold for any positive
+parameters of the algorithm; with the theorem's they are the theorem's. Where a bound exceeds H T, which no policy exceeds, it
+says nothing: at practical T all of them do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .._support.checks import instance, real, whole
+from ..algorithm.parameters import log_size, log_term, parameters
+from ..errors import OpoError
+from ..model.layout import Layout
+
+__all__ = ["Bounds", "adahedge_bound", "bounds", "informative_from", "literature_rates", "lower_bound"]
+
+MOST_EPISODES = 10**100
+
+
+class Bounds(NamedTuple):
+    """The bounds of the paper's statements, from the oracles to the regret.
+
+    Attributes
+    ----------
+    squared, hellinger : float
+        Corollaries on the oracles (section 2.3): expected sums of errors over the past of any episode, each with probability
+        1 - delta / 8, as the lemmas below use them.
+    inaccurate, under_explored, explored : float
+        The three bonus sums, over the events A, not A and B, not A and not B (cases 1 to 3), in expectation over contexts.
+    bonus_sum : float
+        Lemma (bonus bound): the expected sum of bonuses, with probability 1 - delta / 4.
+    term_i, term_iii, term_iv : float
+        Lemmas of section 4.1; term_i has twice the bonus sum in it.
+    expected : float
+        The first line of the theorem's proof, the tightest that the paper states: E[regret], with probability 1 - 3 delta / 4.
+    expected_from_lemmas : float
+        term_i + term_iii + term_iv. The theorem's first line has the bonus sum once, the lemma on term (i) has it twice.
+    expected_balanced : float
+        The line after it, whose factors were raised to balance the terms.
+    regret : float
+        The regret with probability 1 - delta: `expected_balanced` and the Azuma term 2H sqrt(2T log(8 / delta)).
+    regret_tight : float
+        The same from `expected`.
+    trivial : float
+        H T, which no policy exceeds.
+    """
+
+    squared: float
+    hellinger: float
+    inaccurate: float
+    under_explored: float
+    explored: float
+    bonus_sum: float
+    term_i: float
+    term_iii: float
+    term_iv: float
+    expected: float
+    expected_from_lemmas: float
+    expected_balanced: float
+    regret: float
+    regret_tight: float
+    trivial: float
+
+
+def bounds(
+    layout: Layout,
+    episodes: int,
+    *,
+    loss_class_size: float,
+    dynamics_class_size: float,
+    delta: float = 0.05,
+    eta: float | None = None,
+    beta_loss: float | None = None,
+    beta_dynamics: float | None = None,
+    gamma: float | None = None,
+    gamma_visits: float | None = None,
+) -> Bounds:
+    """The explicit constants of every statement of the paper for given sizes and parameters.
+
+    Parameters
+    ----------
+    layout : Layout
+    episodes : int
+        T.
+    loss_class_size, dynamics_class_size : float
+        |F| and |P|.
+    delta : float
+        Failure probability, in (0, 1).
+    eta, beta_loss, beta_dynamics : float, optional
+        Above 0. Default: the theorem's.
+    gamma, gamma_visits : float, optional
+        The thresholds of the events A and B (section 4.2). Default: min{beta_loss, beta_dynamics} / (864 H^4), and half of the
+        least beta. The paper needs 432 H^4 gamma <= gamma_visits <= min{beta_loss, beta_dynamics} / 2.
+
+    Raises
+    ------
+    OpoError
+        A parameter out of range, or thresholds that the lemmas do not allow.
+    """
+    instance(layout, "layout", Layout)
+    t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)
+    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
+    theirs = parameters(layout, t, **sizes, delta=delta)
+    rate, b_l, b_p = (
+        real(default if given is None else given, name, strict=True)
+        for given, default, name in zip((eta, beta_loss, beta_dynamics), theirs, ("eta", "beta_loss", "beta_dynamics"), strict=True)
+    )
+    least, h = min(b_l, b_p), layout.horizon
+    gamma_visits = real(least / 2 if gamma_visits is None else gamma_visits, "gamma_visits", strict=True)
+    gamma = real(gamma_visits / (432 * h**4) if gamma is None else gamma, "gamma", strict=True)
+    if not 432 * h**4 * gamma <= gamma_visits * (1 + 1e-12):
+        raise OpoError(f"gamma is {gamma!r}: at most gamma_visits / (432 H^4) = {gamma_visits / (432 * h**4)!r} is allowed")
+    if not gamma_visits <= least / 2 * (1 + 1e-12):
+        raise OpoError(f"gamma_visits is {gamma_visits!r}: at most half the least beta, {least / 2!r}, is allowed")
+
+    log_both = log_term(h, t, delta, log_size(**sizes))
+    log_dynamics = math.log(t) + math.log(h) + log_size(1.0, dynamics_class_size) - math.log(delta)
+    log_losses = 3 * math.log(t) + log_size(loss_class_size, 1.0) - math.log(delta)
+    pairs = layout.n_states * layout.n_actions * math.log(t + 1)
+    spread = (b_l + 2 * h * b_p) * pairs
+    hellinger = 2 * h * (math.log(4) + log_dynamics)
+    inaccurate = (h + 2 * h**2) / gamma * t * hellinger
+    bonus_sum = inaccurate + 7 * spread
+    errors = 112 * t * h**3 * log_both / b_l + 25 * t * h**4 * (math.log(8) + log_dynamics) / b_p
+    term_iii = h * math.log(layout.n_actions) / rate + rate / 2 * t * h**3
+    term_i, term_iv = h + errors + 2 * bonus_sum, h * (h + 1) + errors
+    top = 5184 * t * h**7 * log_both
+    expected = h + h * (h + 1) + 2 * errors + 5184 * t * h**7 * (math.log(4) + log_dynamics) / least + 7 * spread + term_iii
+    balanced = top / b_l + 7 * b_l * pairs + top / b_p + 14 * h * b_p * pairs + top / least + term_iii + 2 * (h + 1) ** 2
+    azuma = 2 * h * math.sqrt(2 * t * math.log(8 / delta))
+    return Bounds(
+        squared=68 * h * (math.log(16) + log_losses),
+        hellinger=2 * h * (math.log(8) + log_dynamics),
+        inaccurate=inaccurate,
+        under_explored=spread,
+        explored=6 * spread,
+        bonus_sum=bonus_sum,
+        term_i=term_i,
+        term_iii=term_iii,
+        term_iv=term_iv,
+        expected=expected,
+        expected_from_lemmas=term_i + term_iii + term_iv,
+        expected_balanced=balanced,
+        regret=balanced + azuma,
+        regret_tight=expected + azuma,
+        trivial=float(h) * t,
+    )
+
+
+def adahedge_bound(layout: Layout, episodes: int) -> float:
+    """Term (iii) of self-tuning OPO: sum over layers of AdaHedge's worst case, H^2 sqrt(T log|A|) + H^2 (4/3 log|A| + 2).
+
+    AdaHedge's regret is at most twice its sum of mixability gaps, which a run reports; for losses of range S it is at most
+    S sqrt(T log K) + S (4/3 log K + 2) (De Rooij, Van Erven, Gruenwald and Koolen, JMLR 2014, Corollary 9). Q of the layer h has
+    a range of at most H - h + 1, here H in each layer.
+    """
+    instance(layout, "layout", Layout)
+    t, h = whole(episodes, "episodes", least=1, most=MOST_EPISODES), layout.horizon
+    logs = math.log(layout.n_actions)
+    return h**2 * (math.sqrt(t * logs) + 4 / 3 * logs + 2)
+
+
+def informative_from(
+    layout: Layout, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05, tight: bool = True
+) -> float:
+    """The number of episodes from which the regret bound is below H T, found by halving on a logarithmic scale.
+
+    Parameters
+    ----------
+    tight : bool
+        Of the theorem's first line instead of its balanced one.
+    """
+    low, high = 0.0, math.log2(MOST_EPISODES)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        found = bounds(layout, int(2.0**middle), loss_class_size=loss_class_size, dynamics_class_size=dynamics_class_size, delta=delta)
+        low, high = (low, middle) if (found.regret_tight if tight else found.regret) < found.trivial else (middle, high)
+    return float(2.0**high)
+
+
+def lower_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float) -> float:
+    """The rate sqrt(T H |S||A| log(|F| / |S|) / log|A|) below which no algorithm's worst case stays, without its constant.
+
+    As the paper cites it (Levy and Mansour 2022, for |F| and |P| of the same order); Theorem 1 differs from it by H^3.5 and
+    logarithms.
+    """
+    instance(layout, "layout", Layout)
+    t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)
+    size = max(real(loss_class_size, "loss_class_size", least=1.0), real(dynamics_class_size, "dynamics_class_size", least=1.0))
+    logs = max(0.0, math.log(size) - math.log(layout.n_states)) / max(math.log(layout.n_actions), math.log(2))
+    return math.sqrt(t * layout.horizon * layout.n_states * layout.n_actions * logs)
+
+
+def literature_rates(
+    layout: Layout,
+    episodes: int,
+    *,
+    loss_class_size: float,
+    dynamics_class_size: float,
+    delta: float = 0.05,
+    p_min: float | None = None,
+    eluder: float | None = None,
+) -> dict[str, float]:
+    """The rates of the paper's Table 1 without their constants and logarithms of T; NaN where an assumption's number is missing.
+
+    Parameters
+    ----------
+    p_min : float, optional
+        Minimum reachability, which RM-UCDD assumes; `opo_fast.agents.minimum_reachability` computes it.
+    eluder : float, optional
+        Eluder dimension of the dynamics class, which E-UC3RL assumes.
+    """
+    instance(layout, "layout", Layout)
+    t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)
+    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    h, s, a = layout.horizon, layout.n_states, layout.n_actions
+    logs = t * (log_size(loss_class_size, dynamics_class_size) - math.log(delta))
+    reach = math.nan if p_min is None else real(p_min, "p_min", most=1.0, strict=True)
+    d = math.nan if eluder is None else real(eluder, "eluder")
+    return {
+        "rm-ucdd": math.sqrt(h**2 * s**3 * a * logs) / reach,
+        "e-uc3rl": math.sqrt(d * h**6 * s * a * logs),
+        "lolipop": math.sqrt(h**7 * s**4 * a**3 * logs),
+        "opo": math.sqrt(h**8 * s * a * logs),
+    }

@@ -1,0 +1,94 @@
+"""What several commands share: their options, and how they print."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from .._support.text import printable
+from ..errors import OpoError
+
+__all__ = [
+    "SHOWN",
+    "Env",
+    "Horizon",
+    "Plot",
+    "Settings",
+    "Threads",
+    "command",
+    "cell",
+    "console",
+    "environment_options",
+    "safe",
+    "show_table",
+]
+
+SHOWN = 12
+"""Contexts that a table shows."""
+
+Env = Annotated[str, typer.Argument(metavar="ENV", help="Environment; `opo-fast envs` lists them.")]
+Horizon = Annotated[int | None, typer.Option(help="Steps of an episode. Default: the environment's own.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Another option of the environment, e.g. loss=death; may be repeated."),
+]
+Threads = Annotated[int | None, typer.Option(help="Threads; never changes a result. Default: all processors.")]
+Plot = Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the regret curves (needs matplotlib, extra 'plot').")]
+
+
+def command() -> typer.Typer:
+    """The app of a single command."""
+    return typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+def console() -> Console:
+    """Standard output, without colours for what looks like a number or a path."""
+    return Console(highlight=False)
+
+
+def safe(text: Any) -> str:
+    """A name from a file or a user inside a line with markup: neither markup nor a command to the terminal."""
+    return escape(printable(text))
+
+
+def cell(text: Any) -> Text:
+    """A name from a file or a user in a table."""
+    return Text(printable(text))
+
+
+def show_table(console: Console, table: Table) -> None:
+    """Print a table; where the terminal is too narrow for its columns, each row as lines of name and value."""
+    widest = console.measure(table, options=console.options.update(max_width=10_000)).minimum
+    if widest <= console.width or not table.columns:
+        console.print(table)
+        return
+    if table.title:
+        console.print(table.title)
+    names = [str(column.header).replace("\n", " ") for column in table.columns]
+    for values in zip(*(list(column.cells) for column in table.columns), strict=True):
+        console.print(values[0])
+        for name, value in zip(names[1:], values[1:], strict=True):
+            if str(value):
+                console.print(Text(f"  {name} "), value, sep="")
+
+
+def environment_options(horizon: int | None, settings: Sequence[str] | None) -> dict[str, Any]:
+    """What `envs.make` takes beside the name."""
+    options: dict[str, Any] = {} if horizon is None else {"horizon": horizon}
+    for setting in settings or ():
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise OpoError(f"--set is {setting!r}: KEY=VALUE is needed, as in --set loss=death")
+        try:
+            value: Any = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            value = text
+        options[key.replace("-", "_")] = value
+    return options

@@ -1,0 +1,225 @@
+"""The command `opo-fast run`."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .. import __version__, agents, envs
+from .._support.checks import whole
+from .._support.files import as_folder
+from .._support.text import count, figure, printable, share
+from .._support.threads import get_threads, set_threads
+from ..errors import OpoError
+from ..runs.result import DIAGNOSTICS, ContextSummary, SimulationResult
+from ..runs.simulation import simulate
+from .options import SHOWN, Env, Horizon, Plot, Settings, Threads, cell, command, console, environment_options, safe, show_table
+
+__all__ = ["advice", "app", "number", "show_result", "values_table"]
+
+app = command()
+
+
+@app.command()
+def run(
+    env: Env = "icu-sepsis",
+    agent: Annotated[str, typer.Option(help="Learner: " + ", ".join(agents.names()) + ".")] = "opo",
+    episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes T.")] = 2000,
+    horizon: Horizon = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same result to the last bit; agents with one seed see the same contexts.")] = 0,
+    bonus_scale: Annotated[
+        float | None,
+        typer.Option(help="By hand: factor on the theory's exploration bonuses; 1 is the theory. Default: opo tunes itself."),
+    ] = None,
+    eta_scale: Annotated[
+        float | None, typer.Option(help="By hand: factor on the theory's learning rate. Default: opo tunes itself.")
+    ] = None,
+    tuning: Annotated[
+        Literal["auto", "theory"] | None,
+        typer.Option(help="Of opo: auto (the default), or theory for Algorithm 1 with the theorem's constants, which keep it uniform."),
+    ] = None,
+    settings: Settings = None,
+    backend: Annotated[
+        Literal["numba", "numpy"], typer.Option(help="numpy: the literal algorithm, for checks at small sizes and few episodes.")
+    ] = "numba",
+    threads: Threads = None,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Folder for result.npz and regret.png. Default: runs/ENV-AGENT-seedN, numbered where it exists already."),
+    ] = None,
+    plot: Plot = True,
+) -> None:
+    """Let an agent learn an environment from its own episodes, and show how well it did.
+
+    Without arguments: OPO-CMDP on ICU-Sepsis, a decision model of sepsis treatment estimated from real patients, in about a
+    minute on 2 cores. Values are expected sums of losses over an episode (lower is better), exact on the true model; the
+    regret compares with the optimal policy of each context. Ctrl-C keeps what was done.
+
+    opo tunes itself: what its classes leave plausible gives the bonus, AdaHedge the learning rate. With --bonus-scale or
+    --eta-scale it takes the theory's parameters times these factors; the lines below the table say whether they are too large or
+    too small. `opo-fast agents` lists the settings of the other agents.
+    """
+    out_stream = console()
+    set_threads(None if threads is None else whole(threads, "threads", least=1))
+    whole(seed, "seed", least=0, most=None)
+    cmdp = envs.make(env, **environment_options(horizon, settings))
+    factors = {"bonus_scale": bonus_scale, "eta_scale": eta_scale, "tuning": tuning}
+    learner, used = _learner(agent, cmdp, env, episodes, seed, {**factors, "backend": backend})
+    folder, is_new = _folder(out, f"{pathlib.Path(env).stem}-{agent}-seed{seed}")
+    contexts = "endless contexts" if cmdp.contexts is None else count(len(cmdp.contexts), "context")
+    out_stream.print(
+        f"[bold]{safe(agent)}[/bold] on [bold]{safe(env)}[/bold]: {contexts}, horizon {cmdp.steps}, {cmdp.layout.n_states:,} states, "
+        f"{cmdp.layout.n_actions} actions, {episodes:,} episodes, seed {seed}, {count(get_threads(), 'thread')}"
+        + "".join(f", {key.replace('_', ' ')} {used[key]:g}" for key in ("bonus_scale", "eta_scale") if key in used)
+    )
+    try:
+        result = simulate(cmdp, learner, episodes, seed, backend=backend)
+        result.settings.update(agent=agent, environment=env, version=__version__, horizon=horizon, set=settings or [], options=used)
+        if result.episodes:
+            result.save(folder / "result.npz")
+    finally:
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
+    if not result.episodes:
+        typer.echo("interrupted before the first episode was finished: nothing to save", err=True)
+        raise typer.Exit(130)
+    show_result(out_stream, result)
+    _show_rewards(out_stream, cmdp, result)
+    written = ["result.npz", *(["regret.png"] if plot and _drawn(result, folder / "regret.png") else [])]
+    typer.echo(f"Written to {printable(folder)}: {', '.join(written)}")
+    if result.interrupted:
+        raise typer.Exit(130)
+
+
+def _learner(agent: str, cmdp: Any, env: str, episodes: int, seed: int, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The agent, and the settings that it has."""
+    entry = agents.registry.info(agent)
+    options = {key: value for key, value in given.items() if key != "backend" or key in entry.options}
+    if options["tuning"] is None:
+        del options["tuning"]
+    learner = agents.make(agent, cmdp, episodes=episodes, seed=seed, **options)
+    return learner, {**entry.practical, **{key: value for key, value in options.items() if value is not None and key in entry.options}}
+
+
+def _show_rewards(out: Console, cmdp: Any, result: SimulationResult) -> None:
+    if cmdp.reward_map is not None:
+        total = result.summary()[-1]
+        rewards = [f"{name} {number(float(cmdp.reward_value(getattr(total, name))))}" for name in ("learned", "uniform", "optimum")]
+        out.print(f"In the environment's own reward: {', '.join(rewards)}")
+
+
+def _drawn(result: SimulationResult, path: pathlib.Path) -> bool:
+    """Whether the picture could be drawn; says so where not."""
+    try:
+        result.plot(path)
+    except OpoError as error:
+        typer.echo(f"no picture: {printable(error)}", err=True)
+        return False
+    return True
+
+
+def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
+    """A folder for a run that holds none yet, and whether it is new."""
+    if out is not None:
+        if any((out / file).exists() for file in ("result.npz", "regret.png")):
+            raise OpoError(f"--out is {str(out)!r}, which holds a result already: name another folder, or remove it")
+        is_new = not out.is_dir()
+        as_folder(out, "--out")
+        return out, is_new
+    runs = pathlib.Path("runs")
+    runs.mkdir(exist_ok=True)
+    number = 1
+    while True:
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+            return folder, True
+        except FileExistsError:
+            number += 1
+
+
+def show_result(out: Console, result: SimulationResult) -> None:
+    """Print the table of a run, and how it went."""
+    tail = max(1, round(0.1 * result.episodes))
+    title = f"Values: means over the last {tail:,} of {result.episodes:,} episodes (sum of losses; lower is better)"
+    table = values_table(title, ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"])
+    *lines, total = result.summary()
+    for line in lines[:SHOWN]:
+        table.add_row(*_cells(line))
+    if len(lines) > SHOWN:
+        table.add_row(f"... {len(lines) - SHOWN} more", *[""] * 6)
+    table.add_section()
+    table.add_row(*_cells(total), style="bold")
+    show_table(out, table)
+    seconds = result.settings["seconds"]
+    out.print(f"{seconds:.1f} s, {figure(1e3 * seconds / max(1, result.episodes), '.2f')} ms an episode")
+    if result.episodes and not np.isnan(result.saturation).all():
+        last = float(np.nanmean(result.saturation[-tail:]))
+        out.print(f"Bonuses at their cap: {share(result.saturation[0], '.0%')} in the first episode, {share(last)} in the last {tail:,}")
+    if result.episodes:
+        _show_diagnostics(out, result, tail)
+    if result.interrupted:
+        planned = result.settings["planned_episodes"]
+        out.print(f"Interrupted: {result.episodes:,} of {planned:,} episodes were played", style="yellow")
+
+
+def _show_diagnostics(out: Console, result: SimulationResult, tail: int) -> None:
+    """What the diagnostics of the last episodes say, and what to do about it."""
+    last = {name: late[~np.isnan(late)] for name in DIAGNOSTICS for late in [getattr(result, name)[-tail:]]}
+    means = {name: float(late.mean()) for name, late in last.items() if late.size}
+    if "plausible_losses" in means:
+        left = figure(last["plausible_losses"][-1], ".4g"), figure(last["plausible_dynamics"][-1], ".4g")
+        out.print(f"Plausible at the end: {left[0]} losses, {left[1]} dynamics ('-': not listed)")
+    if "hedge_bound" in means:
+        out.print(f"Bound on what the policy steps lost at a context (term iii): {figure(float(last['hedge_bound'].max()), '.4g')}")
+    if "truncated" in means and "plausible_losses" not in means:
+        out.print(
+            f"Estimates cut off at 0: {share(means['truncated'])} of the pairs, {share(means['truncated_played'])} of those played; "
+            f"bonuses above the greatest loss-to-go: {share(means['vacuous_bonuses'])}"
+        )
+    word = advice(result, tail)
+    if word:
+        out.print(word, style="yellow")
+
+
+def advice(result: SimulationResult, tail: int) -> str:
+    """What to change, from the diagnostics of the last `tail` episodes; empty where the gap is closed or nothing is known."""
+    if result.episodes < 20 or not result.gap_closed(slice(-tail, None)) < 0.5:
+        return ""
+
+    def last(name: str) -> float:
+        late = getattr(result, name)[-tail:]
+        late = late[~np.isnan(late)]
+        return float(late.mean()) if late.size else float("nan")
+
+    if last("plausible_losses") >= 0 or last("plausible_dynamics") >= 0:
+        return "Candidates that differ in what they recommend are still plausible, or the truth is in neither class: play more episodes"
+    if last("truncated") > 0.3 or last("truncated_played") > 0.3:
+        return "Bonuses cut estimates off at 0, where actions look alike: turn --bonus-scale down, or leave it out (opo then tunes itself)"
+    if last("truncated") <= 0.3:
+        return "Bonuses are small and the policy is far from the optimum: turn --bonus-scale up, or leave it out (opo then tunes itself)"
+    return ""
+
+
+def values_table(title: str, columns: list[str]) -> Table:
+    """A table of values by context."""
+    table = Table(title=title, title_justify="left", title_style="")
+    for column in columns:
+        first = column == "context"
+        table.add_column(column, justify="left" if first else "right", no_wrap=not first, min_width=12 if first else None)
+    return table
+
+
+def _cells(line: ContextSummary) -> list[Any]:
+    values = map(number, (line.learned, line.uniform, line.optimum, line.regret))
+    return [cell(line.label), f"{line.episodes:,}", *values, share(line.gap_closed)]
+
+
+def number(value: float) -> str:
+    """A value or a regret in a table."""
+    return figure(value, ".4f" if abs(value) < 100 else ".1f")

@@ -1,0 +1,1 @@
+"""Layered models of contextual MDPs, and the operations on them."""

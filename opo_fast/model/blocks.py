@@ -1,0 +1,79 @@
+"""Stored blocks of transitions as the arrays that a user gives, and those of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ..errors import OpoError, Place
+from .layout import Layout
+
+__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "layer_list", "stored_arrays"]
+
+Array = npt.NDArray[Any]
+
+DENSE, CSR = 0, 1
+
+
+def dense_array(layout: Layout, h: int, block: Array, allowed: Array | None) -> Array:
+    """One stored dense block (next state, row) as (S_h, A, S_{h+1}); rows of masked pairs are zero."""
+    n_next = layout.layer_sizes[h + 1]
+    full = np.zeros((layout.layer_sizes[h] * layout.n_actions, n_next), block.dtype)
+    full[slice(None) if allowed is None else allowed] = block.reshape(n_next, -1).T
+    return full.reshape(layout.layer_sizes[h], layout.n_actions, n_next)
+
+
+def csr_array(layout: Layout, h: int, data: Array, indices: Array, pointer: Array, allowed: Array | None) -> Any:
+    """One stored CSR block, of which `pointer` may begin anywhere, as (S_h * A, S_{h+1}); rows of masked pairs are empty."""
+    n_pairs = layout.layer_sizes[h] * layout.n_actions
+    lengths = np.zeros(n_pairs, np.int64)
+    lengths[slice(None) if allowed is None else allowed] = np.diff(pointer)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return sp.csr_array((data, indices.astype(np.int64), indptr), shape=(n_pairs, layout.layer_sizes[h + 1]))
+
+
+def stored_arrays(layout: Layout, mask: Array | None, kind: int, stored: dict[str, Array]) -> list[Any]:
+    """The transitions of a file, one array per layer; every number that points into another array is checked."""
+    data, indptr, indices, block = (stored[name] for name in ("data", "indptr", "indices", "block"))
+    for name, array, kinds in (("data", data, "f"), ("indptr", indptr, "iu"), ("indices", indices, "iu"), ("block", block, "iu")):
+        if array.ndim != 1 or array.dtype.kind not in kinds:
+            raise OpoError(f"{name} has shape {array.shape} and dtype {array.dtype}")
+    if kind not in (DENSE, CSR) or block.size != layout.horizon:
+        raise OpoError(f"kind is {kind}, and there are {block.size} blocks for {layout.horizon} layers")
+    built: dict[Any, Any] = {}
+    arrays = []
+    for h in range(layout.horizon - 1):
+        allowed = None if mask is None else mask[layout.layer(h)].ravel()
+        n_rows = layout.layer_sizes[h] * layout.n_actions if allowed is None else int(allowed.sum())
+        start, n_next = int(block[h]), layout.layer_sizes[h + 1]
+        size, source = (n_rows * n_next, data) if kind == DENSE else (n_rows + 1, indptr)
+        if start < 0 or start + size > source.size:
+            raise OpoError(f"block[{h}] is {start}: {size} entries from there are more than the {source.size} in the file")
+        key = (start, layout.layer_sizes[h : h + 2], None if allowed is None else allowed.tobytes())
+        if key not in built:
+            part = source[start : start + size]
+            if kind == DENSE:
+                built[key] = dense_array(layout, h, part, allowed)
+            else:
+                lo, hi = int(part[0]), int(part[-1])
+                if not 0 <= lo <= hi <= min(data.size, indices.size) or (np.diff(part.astype(np.int64)) < 0).any():
+                    raise OpoError(f"indptr: the row pointers of layer {h} run from {lo} to {hi} in {data.size} stored entries")
+                built[key] = csr_array(layout, h, data[lo:hi], indices[lo:hi], part.astype(np.int64), allowed)
+        arrays.append(built[key])
+    return arrays
+
+
+def layer_list(arrays: Any, layout: Layout, where: str | Place) -> list[Any]:
+    """`arrays` as a list of one for each layer but the last."""
+    if isinstance(arrays, (str, bytes)) or sp.issparse(arrays) or not isinstance(arrays, (Iterable, np.ndarray)):
+        raise OpoError(
+            f"{where} is a {type(arrays).__name__}: a sequence of {layout.horizon - 1} arrays, one per layer but the last, is needed"
+        )
+    result = list(arrays)
+    if len(result) != layout.horizon - 1:
+        raise OpoError(f"{where} has {len(result)} arrays: H - 1 = {layout.horizon - 1} are needed (the last layer leads to the end state)")
+    return result

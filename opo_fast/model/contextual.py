@@ -1,0 +1,181 @@
+"""Contextual models: what an environment is, finite sets of contexts, and trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import as_array, as_distribution, frozen, having, instance, labels_of, shown
+from ..errors import OpoError
+from ..kernels.ingest import check_path
+from .layered import LayeredMDP
+from .layout import Layout
+
+__all__ = ["ContextualMDP", "FiniteContexts", "Trajectory", "check_trajectory", "context_key"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One episode (c, s_1, a_1, l_1, ..., s_H, a_H, l_H, s_{H+1}) (paper, section 2.2).
+
+    Parameters
+    ----------
+    context : hashable or ndarray
+    states : ndarray of int64, shape (H + 1,)
+        The last entry is the end state ``layout.n_states``.
+    actions : ndarray of int64, shape (H,)
+    losses : ndarray of float64, shape (H,)
+        Observed losses in [0, 1].
+    """
+
+    context: Any
+    states: Array
+    actions: Array
+    losses: Array
+
+
+@runtime_checkable
+class ContextualMDP(Protocol):
+    """An environment: any object with these three is one.
+
+    An environment may also have ``sample_losses(means, uniforms)``, from the mean losses and uniforms of the visited
+    pairs, (H,) each, to the observed losses; without it they are Bernoulli with that mean.
+    """
+
+    @property
+    def layout(self) -> Layout:
+        """Layers and actions, the same for every context."""
+        ...
+
+    def sample_context(self, rng: np.random.Generator) -> Any:
+        """Draw a context: anything hashable, or an array."""
+        ...
+
+    def mdp(self, context: Any) -> LayeredMDP:
+        """The true model of a context."""
+        ...
+
+
+class FiniteContexts:
+    """A contextual MDP with contexts 0..n-1.
+
+    Parameters
+    ----------
+    mdps : sequence of LayeredMDP
+        One per context, all of one layout.
+    probabilities : array_like, shape (n,), optional
+        Of the contexts; uniform where absent.
+    labels : sequence of str, optional
+        What each context means, for tables and plots.
+    name : str
+    """
+
+    def __init__(
+        self,
+        mdps: Sequence[LayeredMDP],
+        probabilities: npt.ArrayLike | None = None,
+        labels: Sequence[str] | None = None,
+        name: str = "finite contexts",
+    ) -> None:
+        if isinstance(mdps, LayeredMDP) or not isinstance(mdps, Iterable):
+            raise OpoError(f"mdps is a {type(mdps).__name__}: a sequence of models, one per context, is needed")
+        self.mdps = tuple(mdps)
+        if not self.mdps:
+            raise OpoError("mdps: at least one model is needed, got none")
+        for c, mdp in enumerate(self.mdps):
+            instance(mdp, f"mdps[{c}]", LayeredMDP)
+            if mdp.layout != self.mdps[0].layout:
+                raise OpoError(f"mdps[{c}] has {mdp.layout!r}: the layout of mdps[0], {self.mdps[0].layout!r}, is needed")
+        n = len(self.mdps)
+        p = np.full(n, 1 / n) if probabilities is None else as_distribution(probabilities, n, "probabilities", "context")
+        self.probabilities = p.astype(np.float64)
+        self.labels = labels_of(range(n) if labels is None else labels, n, "labels", "contexts")
+        self.name = name
+        self._cumulative = np.cumsum(self.probabilities)
+        self._last = int(np.flatnonzero(p)[-1])
+
+    @property
+    def layout(self) -> Layout:
+        """Layers and actions of every context."""
+        return self.mdps[0].layout
+
+    def sample_context(self, rng: np.random.Generator) -> int:
+        """Draw a context from one uniform."""
+        having(rng, "rng", ("random",), "a numpy.random.Generator")
+        return min(int(np.searchsorted(self._cumulative, rng.random(), side="right")), self._last)
+
+    def mdp(self, context: Any) -> LayeredMDP:
+        """The true model of a context."""
+        if isinstance(context, (int, np.integer)) and 0 <= context < len(self.mdps):
+            return self.mdps[int(context)]
+        raise OpoError(f"context is {shown(context)}: a whole number from 0 to {len(self.mdps) - 1} is needed")
+
+
+def context_key(context: Any) -> Hashable:
+    """What identifies a context: itself, or shape, dtype and bytes of an array."""
+    if isinstance(context, np.ndarray):
+        if context.dtype.hasobject:
+            raise OpoError("context is an array of objects: numbers are needed")
+        return context.shape, context.dtype.str, context.tobytes()
+    try:
+        hash(context)
+    except TypeError:
+        raise OpoError(f"context is a {type(context).__name__}, which is not hashable: something hashable or an array is needed") from None
+    return context  # type: ignore[no-any-return]
+
+
+def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any) -> Trajectory:
+    """`trajectory` with read-only int64 and float64 arrays, or an error that names the step.
+
+    One that came out of here for the same layout and mask is handed on as it is.
+    """
+    passed = getattr(trajectory, "_passed", None)
+    if passed is not None and passed[0] is layout and (action_mask is None or passed[1] is action_mask):
+        return trajectory  # type: ignore[no-any-return]
+    having(trajectory, "trajectory", ("context", "states", "actions", "losses"), "an opo_fast.Trajectory")
+    horizon = layout.horizon
+    arrays = {}
+    for name, length, kinds in (("states", horizon + 1, "iu"), ("actions", horizon, "iu"), ("losses", horizon, "iufb")):
+        array = as_array(getattr(trajectory, name), f"trajectory.{name}")
+        if array.shape != (length,):
+            raise OpoError(f"trajectory.{name} has shape {array.shape}: ({length},) is needed")
+        if array.dtype.kind not in kinds:
+            raise OpoError(f"trajectory.{name} has dtype {array.dtype}: {'whole ' if kinds == 'iu' else ''}numbers are needed")
+        arrays[name] = array.astype(np.int64 if kinds == "iu" else np.float64)
+    states, actions, losses = arrays["states"], arrays["actions"], arrays["losses"]
+    if action_mask is not None or not check_path(states, actions, losses, layout.offsets, layout.n_actions):
+        _refuse_path(layout, action_mask, states, actions, losses)
+    checked = Trajectory(trajectory.context, frozen(states), frozen(actions), frozen(losses))
+    object.__setattr__(checked, "_passed", (layout, action_mask))
+    return checked
+
+
+def _refuse_path(layout: Layout, action_mask: Array | None, states: Array, actions: Array, losses: Array) -> None:
+    """Name the first step at which a path is impossible, if there is one."""
+    horizon = layout.horizon
+    low, high = layout.offsets[:-1], layout.offsets[1:]
+    bad = np.flatnonzero((states[:-1] < low) | (states[:-1] >= high))
+    if bad.size:
+        h = int(bad[0])
+        raise OpoError(f"trajectory.states[{h}] is {int(states[h])}: a state of layer {h}, {int(low[h])} to {int(high[h]) - 1}, is needed")
+    if states[-1] != layout.n_states:
+        raise OpoError(f"trajectory.states[{horizon}] is {int(states[-1])}: the end state {layout.n_states} is needed")
+    bad = np.flatnonzero((actions < 0) | (actions >= layout.n_actions))
+    if bad.size:
+        h = int(bad[0])
+        raise OpoError(f"trajectory.actions[{h}] is {int(actions[h])}: 0 to {layout.n_actions - 1} is needed")
+    if action_mask is not None:
+        bad = np.flatnonzero(~action_mask[states[:-1], actions])
+        if bad.size:
+            h = int(bad[0])
+            raise OpoError(f"trajectory.actions[{h}] is {int(actions[h])}, which is masked in state {int(states[h])}")
+    bad = np.flatnonzero(~((losses >= 0) & (losses <= 1)))
+    if bad.size:
+        h = int(bad[0])
+        raise OpoError(f"trajectory.losses[{h}] is {float(losses[h])!r}: a number in [0, 1] is needed")

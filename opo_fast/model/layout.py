@@ -1,0 +1,177 @@
+"""The layout of layers: where each state lives in the flat arrays, and arrays of one number per pair."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import as_array, as_real, checked_unit, frozen, whole
+from ..errors import OpoError, Place
+
+__all__ = ["Immutable", "Layout", "aligned", "as_losses", "as_mask", "as_mask_2d", "uniform_policy"]
+
+Array = npt.NDArray[Any]
+
+
+def aligned(count: int, dtype: npt.DTypeLike = np.float64, *, zero: bool = False, worth: int = 0) -> Array:
+    """A vector that begins where a cache line does: eight numbers that straddle two lines take twice as long to load.
+
+    Looking for the place costs a microsecond or two: with fewer numbers than `worth`, it may be anywhere.
+    """
+    make = np.zeros if zero else np.empty
+    if count < worth:
+        return make(count, dtype)
+    item = np.dtype(dtype).itemsize
+    room = make(count + 64 // item, dtype)
+    skipped = -room.ctypes.data % 64 // item
+    return room[skipped : skipped + count]
+
+
+class Immutable:
+    """What is built stays read-only, also in another process: pickling and copying forget that arrays are."""
+
+    _sealed = False
+
+    def _seal(self) -> None:
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._sealed:
+            raise OpoError(f"{name}: a {type(self).__name__} is immutable; build another one")
+        super().__setattr__(name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                frozen(value)
+
+
+class Layout(Immutable):
+    """Layers of states and the number of actions: where each state lives in the flat arrays.
+
+    States are numbered layer by layer from 0 to ``n_states - 1``; ``n_states`` is the end state, which owns no row.
+
+    Parameters
+    ----------
+    layer_sizes : sequence of int
+        Number of states of the layers S_1..S_H. The first layer holds the single start state.
+    n_actions : int
+        Number of actions, the same in every state; a state with fewer has the others masked.
+
+    Attributes
+    ----------
+    layer_sizes : tuple of int
+    n_actions, n_states, horizon : int
+    shape : tuple of int
+        That of an array with one number per pair, (n_states, n_actions).
+    offsets : ndarray of int64, shape (horizon + 1,)
+        First state of each layer; the last entry is ``n_states``.
+
+    Raises
+    ------
+    OpoError
+        No layer, an empty layer, a first layer of more than one state, or no action.
+    """
+
+    def __init__(self, layer_sizes: Sequence[int], n_actions: int) -> None:
+        try:
+            sizes = [whole(size, f"layer_sizes[{h}]", least=1) for h, size in enumerate(layer_sizes)]
+        except TypeError:
+            raise OpoError(f"layer_sizes: a sequence of layer sizes is needed, got {layer_sizes!r}") from None
+        if not sizes:
+            raise OpoError("layer_sizes: at least one layer is needed, got none")
+        if sizes[0] != 1:
+            raise OpoError(
+                f"layer_sizes[0] is {sizes[0]}: the first layer holds the single start state (a start distribution "
+                "becomes an extra first layer: LayeredMDP.stationary(..., start=distribution))"
+            )
+        self.layer_sizes = tuple(sizes)
+        self.n_actions = whole(n_actions, "n_actions", least=1)
+        self.horizon = len(sizes)
+        self.n_states = sum(sizes)
+        self.shape = (self.n_states, self.n_actions)
+        if max(sizes) >= 2**32 or self.n_states * self.n_actions >= 2**62:
+            raise OpoError(f"layer_sizes: a layer of {max(sizes)} states is more than 2**32 - 1")
+        self.offsets = frozen(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        self._seal()
+
+    def layer(self, h: int) -> slice:
+        """States of layer `h`, counted from 0, as a slice into arrays of shape (n_states, ...)."""
+        return slice(int(self.offsets[h]), int(self.offsets[h + 1]))
+
+    @cached_property
+    def rows(self) -> Array:
+        """First row of each state where every action is allowed, `n_states + 1` entries."""
+        return frozen(np.arange(self.n_states + 1, dtype=np.int64) * self.n_actions)
+
+    @cached_property
+    def dense_shapes(self) -> list[tuple[int, int, int]]:
+        """The shape (S_h, A, S_h+1) of the dense transitions of each layer but the last."""
+        return [(n, self.n_actions, n_next) for n, n_next in itertools.pairwise(self.layer_sizes)]
+
+    @cached_property
+    def dense_block(self) -> Array:
+        """Where the block of each layer starts in dense transitions without shared blocks; the last entry is the total."""
+        sizes = np.array(self.layer_sizes, np.int64)
+        return frozen(np.concatenate([[0], np.cumsum(sizes[:-1] * self.n_actions * sizes[1:])]))
+
+    def layer_of(self, state: int) -> int:
+        """Layer of `state`, counted from 0; ``horizon`` for the end state."""
+        return int(np.searchsorted(self.offsets, state, side="right")) - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return self.layer_sizes == other.layer_sizes and self.n_actions == other.n_actions
+
+    def __hash__(self) -> int:
+        return hash((self.layer_sizes, self.n_actions))
+
+    def __repr__(self) -> str:
+        if self.horizon > 8:
+            sizes = f"[{', '.join(map(str, self.layer_sizes[:3]))}, ..., {self.layer_sizes[-1]}]"
+        else:
+            sizes = str(list(self.layer_sizes))
+        return f"Layout({sizes}, n_actions={self.n_actions})"
+
+
+def as_losses(layout: Layout, losses: Any, where: str | Place = "losses") -> Array:
+    """Losses (n_states, A) in [0, 1] as a read-only float64 copy, or an error that names the first bad entry."""
+    array = as_real(losses, where)
+    if array.shape != layout.shape:
+        raise OpoError(f"{where} has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
+    return frozen(checked_unit(array, where))
+
+
+def as_mask(layout: Layout, mask: Any) -> Array | None:
+    """An action mask (n_states, A) as a read-only bool copy; None where it allows everything."""
+    if mask is None:
+        return None
+    result = as_mask_2d(mask, layout.shape, "action_mask", layout)
+    return None if result.all() else frozen(result)
+
+
+def as_mask_2d(mask: Any, shape: tuple[int, int], name: str, layout: Layout | None = None) -> Array:
+    array = np.array(as_array(mask, name))
+    if array.dtype != np.bool_:
+        raise OpoError(f"{name} has dtype {array.dtype}: booleans are needed")
+    if array.shape != shape:
+        raise OpoError(f"{name} has shape {array.shape}: {shape} is needed")
+    empty = np.flatnonzero(~array.any(axis=1))
+    if empty.size:
+        layer = f" (layer {layout.layer_of(int(empty[0]))})" if layout else ""
+        raise OpoError(f"{name}: state {int(empty[0])}{layer} allows no action; at least one is needed")
+    return array
+
+
+def uniform_policy(layout: Layout, action_mask: Array | None) -> Array:
+    """The policy (n_states, A) that is uniform over the allowed actions of each state."""
+    if action_mask is None:
+        return np.full(layout.shape, 1.0 / layout.n_actions)
+    return np.where(action_mask, 1.0 / action_mask.sum(axis=1, keepdims=True), 0.0)

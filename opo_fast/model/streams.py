@@ -1,0 +1,49 @@
+"""Random streams keyed by what they are for and by the episode: counter-based, so that nothing depends on the order of asking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import whole
+
+__all__ = ["Streams"]
+
+Array = npt.NDArray[Any]
+
+_NAMES = ("contexts", "actions", "transitions", "losses", "agent")
+_BLOCK = 1 << 15
+"""Uniforms drawn at a time."""
+
+
+class Streams:
+    """The streams of one run. Two runs of the same seed see the same contexts and the same uniforms in every episode.
+
+    Parameters
+    ----------
+    seed : int
+        At least 0.
+    width : int
+        Uniforms per episode and stream: the horizon.
+    """
+
+    def __init__(self, seed: int, width: int) -> None:
+        self.seed, self.width = whole(seed, "seed", least=0, most=None), width
+        self._keys = {name: np.random.SeedSequence(self.seed, spawn_key=(i,)).generate_state(2, np.uint64) for i, name in enumerate(_NAMES)}
+        self._per_block = max(1, _BLOCK // max(1, width))
+        self._blocks: dict[str, tuple[int, Array]] = {}
+
+    def generator(self, name: str, episode: int) -> np.random.Generator:
+        """The generator of a stream in one episode."""
+        return np.random.Generator(np.random.Philox(key=self._keys[name], counter=[0, 0, 0, episode]))
+
+    def uniforms(self, name: str, episode: int) -> Array:
+        """`width` uniforms in [0, 1) of a stream in one episode."""
+        block, line = divmod(episode, self._per_block)
+        held = self._blocks.get(name)
+        if held is None or held[0] != block:
+            drawn = self.generator(name, block).random((self._per_block, self.width))
+            held = self._blocks[name] = (block, drawn)
+        return held[1][line]  # type: ignore[no-any-return]

@@ -1,0 +1,449 @@
+"""The transitions of one dynamics: validated once, laid out for the kernels, immutable from then on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read_only, tolerance_of
+from ..errors import OpoError, Place
+from ..kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
+from ..kernels.scores import path_probabilities
+from .blocks import CSR, DENSE, csr_array, dense_array, layer_list
+from .layout import Immutable, Layout, aligned, as_mask
+from .sparse import as_csr
+
+__all__ = ["CSR", "DENSE", "Transitions", "as_transitions", "is_plain"]
+
+Array = npt.NDArray[Any]
+
+_SMALL = 1 << 14
+"""Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
+
+_WORTH_ALIGNING = 1 << 11
+
+_NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
+
+_NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
+
+_WORTH_MEETING = {DENSE: 1 << 14, CSR: 1 << 11}
+"""Transitions of a layer, some microseconds of work, from which a further thread gains more than meeting after it costs."""
+
+
+class Transitions(Immutable):
+    """The transitions of one dynamics, validated and laid out for the kernels.
+
+    Rows of pairs that the mask forbids are not stored. Layers given by the same array object share one block.
+
+    Parameters
+    ----------
+    layout : Layout
+    arrays : sequence of H-1 arrays (S_h, A, S_{h+1}), or of H-1 SciPy sparse arrays (S_h * A, S_{h+1})
+        Entry h holds P(s' | s, a) from layer h to layer h+1. The last layer leads to the end state and has no entry.
+    action_mask : ndarray of bool, shape (n_states, A), optional
+        The allowed pairs; the rows of the others are not looked at.
+    dtype : {float64, float32}
+        How probabilities are stored. All arithmetic is float64; float32 rounds each probability by at most 6e-8 of
+        itself, and so a value by at most 6e-8 H^2.
+    where : str
+        How error messages name the argument.
+
+    Raises
+    ------
+    OpoError
+        A wrong number of arrays or a wrong shape; entries that are negative or not finite; a row that misses 1 by more
+        than 1e-8 (float64 input) or 1e-6 (float32 input); masks or positions out of range. Nothing is renormalised.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        arrays: Sequence[Any],
+        *,
+        action_mask: Array | None = None,
+        dtype: npt.DTypeLike = np.float64,
+        where: str | Place = "transitions",
+    ) -> None:
+        if (
+            isinstance(layout, Layout)
+            and action_mask is None
+            and (dtype is np.float64 or dtype is FLOAT64)
+            and self._fill_small(layout, arrays)
+        ):
+            return
+        instance(layout, "layout", Layout)
+        self.layout = layout
+        self.dtype = as_dtype(dtype)
+        self.action_mask = as_mask(layout, action_mask)
+        self.rows, self.pairs = layout.rows, None
+        if self.action_mask is not None:
+            self.rows = frozen(np.concatenate([[0], np.cumsum(self.action_mask.sum(axis=1))]).astype(np.int64))
+            self.pairs = frozen(np.flatnonzero(self.action_mask))
+        arrays = layer_list(arrays, layout, where)
+        sparse = [type(array) is not np.ndarray and sp.issparse(array) for array in arrays]
+        if any(sparse) and not all(sparse):
+            raise OpoError(
+                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: all of one kind are needed"
+            )
+        self.kind = CSR if any(sparse) else DENSE
+        self.block = np.zeros(layout.horizon, dtype=np.int64)
+        if self.kind == DENSE:
+            self._fill_dense(arrays, where)
+        else:
+            self._fill_csr(arrays, where)
+        frozen(self.block)
+        self._seal()
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_flat(cls, layout: Layout, data: Array, indptr: Array, indices: Array, block: Array) -> Transitions:
+        """CSR transitions of a layout without masks from flat arrays in the kernels' own form: checked, and not copied.
+
+        For models whose copy would not fit. The arrays become read-only.
+
+        Parameters
+        ----------
+        data : ndarray of float64 or float32, shape (n,)
+        indptr : ndarray of int64
+            The row pointers of one block after another, S_h * A + 1 each, all counting from the start of `data`.
+        indices : ndarray of uint32, shape (n,)
+            Positions inside the next layer, increasing within a row.
+        block : ndarray of int64, shape (H,)
+            Where the block of each layer starts in `indptr`; layers may share one. The last entry is not looked at.
+
+        Raises
+        ------
+        OpoError
+            As for `Transitions`; and where a dtype or a length is another, or a row is not in order.
+        """
+        needed = ("data", data, ("float64", "float32")), ("indptr", indptr, ("int64",)), ("indices", indices, ("uint32",))
+        for name, array, kinds in needed:
+            if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.name not in kinds or not array.flags.c_contiguous:
+                raise OpoError(f"{name}: a contiguous vector of {' or '.join(kinds)} is needed")
+        # A view is copied: its owner could still be written to.
+        data, indptr, indices = (array if array.base is None else array.copy() for array in (data, indptr, indices))
+        result = cls.__new__(cls)
+        result.layout, result.dtype, result.kind = layout, data.dtype, CSR
+        result.action_mask, result.rows, result.pairs = None, layout.rows, None
+        result.block = np.array(block, np.int64)
+        if result.block.shape != (layout.horizon,) or data.size != indices.size:
+            raise OpoError(
+                f"block has shape {result.block.shape} and indices {indices.shape}: {(layout.horizon,)} and {data.shape} are needed"
+            )
+        result.block[-1] = 0
+        result.data, result.indptr, result.indices = read_only(data), read_only(indptr), read_only(indices)
+        seen = set()
+        for h in range(layout.horizon - 1):
+            start, n_rows, n_next = int(result.block[h]), result._n_rows(h), layout.layer_sizes[h + 1]
+            if (start, n_rows, n_next) in seen:
+                continue
+            seen.add((start, n_rows, n_next))
+            pointer = result.indptr[start : start + n_rows + 1]
+            if not 0 <= start <= indptr.size - n_rows - 1 or pointer[0] < 0 or pointer[-1] > data.size:
+                raise OpoError(f"block[{h}] is {start}: the {n_rows} rows of layer {h} do not fit into indptr and data")
+            row = int(unordered_row(pointer, result.indices, n_next))
+            if row >= 0:
+                raise OpoError(f"indices: layer {h}, row {row}: next states that increase from 0 to {n_next - 1} are needed")
+            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
+            code = check_csr(result.data, result.indptr, start, n_rows, tolerance_of(data.dtype), sums, place)
+            if code:
+                p = int(place[1])
+                position = int(indices[p]) if code == 1 else 0
+                raise result._fault(code, h, "data", float(data[p]) if code == 1 else 0.0, position, place[0], sums)
+        for array in (result.block, data, indptr, indices):
+            frozen(array)
+        result._seal()
+        return result
+
+    def _distinct(self, arrays: Sequence[Any], size: Callable[[int], int]) -> tuple[list[int], int]:
+        """Layers that open a new block, and the total size; a layer shares the block of the same array and rows."""
+        seen: dict[Any, int] = {}
+        opening, total = [], 0
+        for h, array in enumerate(arrays):
+            key: Any = (id(array), self.layout.layer_sizes[h : h + 2])
+            if self.action_mask is not None and key in seen:
+                mine, first = self.layout.layer(h), self.layout.layer(seen[key])
+                if not np.array_equal(self.action_mask[mine], self.action_mask[first]):
+                    key = (h,)
+            if key in seen:
+                self.block[h] = self.block[seen[key]]
+            else:
+                seen[key] = h
+                opening.append(h)
+                self.block[h] = total
+                total += size(h)
+        return opening, total
+
+    def _n_rows(self, h: int) -> int:
+        offsets = self.layout.offsets
+        return int(self.rows[offsets[h + 1]] - self.rows[offsets[h]])
+
+    def _allowed(self, h: int) -> Array | None:
+        return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
+
+    def _fill_dense(self, arrays: Sequence[Any], where: str | Place) -> None:
+        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
+        opening, total = self._distinct(arrays, lambda h: self._n_rows(h) * sizes[h + 1])
+        self.block[-1] = total
+        data = aligned(total, self.dtype)
+        for h in opening:
+            array = as_real(arrays[h], Place("{}[{}]", where, h))
+            if array.shape != (sizes[h], n_actions, sizes[h + 1]):
+                raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed")
+            n_rows, n_next, start = self._n_rows(h), sizes[h + 1], int(self.block[h])
+            flat = array.reshape(sizes[h] * n_actions, n_next)
+            allowed = self._allowed(h)
+            if allowed is not None:
+                flat = flat[allowed]
+            data[start : start + n_rows * n_next].reshape(n_next, n_rows)[...] = flat.T
+            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
+            code = check_dense(data, start, n_rows, n_next, tolerance_of(array.dtype, self.dtype), sums, place)
+            if code:
+                entry = data[start + place[1] * n_rows + place[0]]
+                raise self._fault(code, h, where, float(entry), int(place[1]), place[0], sums)
+        self.data, self.indptr, self.indices = frozen(data), _NO_POINTER, _NO_INDICES
+
+    def _fill_small(self, layout: Layout, arrays: Any) -> bool:
+        """The common small case in one kernel call; whatever is special or wrong is left to the general way."""
+        total = int(layout.dense_block[-1])
+        if total > _SMALL or not is_plain(arrays, layout) or len(set(map(id, arrays))) < len(arrays):
+            return False
+        data = aligned(total, worth=_WORTH_ALIGNING)
+        flat = np.concatenate(arrays, axis=None)
+        if not ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), data):
+            return False
+        # At once, past the question whether attributes may still be set: a small run makes several of these an episode.
+        vars(self).update(
+            layout=layout, dtype=FLOAT64, action_mask=None, rows=layout.rows, pairs=None, kind=DENSE, block=layout.dense_block,
+            data=frozen(data), indptr=_NO_POINTER, indices=_NO_INDICES, _sealed=True,
+        )  # fmt: skip
+        return True
+
+    def _fill_csr(self, arrays: Sequence[Any], where: str | Place) -> None:
+        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
+        opening, total_rows = self._distinct(arrays, lambda h: self._n_rows(h) + 1)
+        parts = {}
+        for h in opening:
+            shape = (sizes[h] * n_actions, sizes[h + 1])
+            if arrays[h].shape != shape:
+                raise OpoError(f"{where}[{h}] has shape {arrays[h].shape}: (S_h * A, S_h+1) = {shape} is needed")
+            parts[h] = as_csr(arrays[h], Place("{}[{}]", where, h))
+            allowed = self._allowed(h)
+            if allowed is not None and not allowed.all():
+                parts[h] = parts[h][np.flatnonzero(allowed)]
+        nnz = sum(part.nnz for part in parts.values())
+        data, indices = aligned(nnz, self.dtype), aligned(nnz, np.uint32)
+        indptr = np.empty(total_rows, np.int64)
+        end = 0
+        for h in opening:
+            part = parts.pop(h)
+            start, n_rows, begin = int(self.block[h]), self._n_rows(h), end
+            end += part.nnz
+            data[begin:end] = part.data
+            indices[begin:end] = part.indices
+            indptr[start : start + n_rows + 1] = part.indptr
+            indptr[start : start + n_rows + 1] += begin
+            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
+            code = check_csr(read_only(data), read_only(indptr), start, n_rows, tolerance_of(part.dtype, self.dtype), sums, place)
+            if code:
+                p = int(place[1])
+                position = int(indices[p]) if code == 1 else 0
+                raise self._fault(code, h, where, float(data[p]) if code == 1 else 0.0, position, place[0], sums)
+        self.data, self.indptr, self.indices = frozen(data), frozen(indptr), frozen(indices)
+
+    def _fault(self, code: int, h: int, where: str | Place, entry: float, position: int, row: int, sums: Array) -> OpoError:
+        layout, row = self.layout, int(row)
+        pair = int(self.rows[layout.offsets[h]]) + row
+        if self.pairs is not None:
+            pair = int(self.pairs[pair])
+        state, action = divmod(pair, layout.n_actions)
+        local = state - int(layout.offsets[h])
+        place = f"{where}[{h}]: layer {h}, state {state} (position {local}), action {action}"
+        if code == 1:
+            return OpoError(f"{place}: the probability of next state {position} is {entry!r}; a finite number of at least 0 is needed")
+        total = float(sums[row])
+        if total == 0.0:
+            return OpoError(
+                f"{place}: the row is all zero; mask the action if it is not available, or give a terminal state a row "
+                "that leads to an absorbing state"
+            )
+        return OpoError(f"{place}: the row sums to {total!r}; 1 is needed (rows are not renormalised)")
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def arguments(self) -> tuple[Any, ...]:
+        """The seven model arguments of every kernel (see `opo_fast.kernels`)."""
+        return self.kind, self.data, self.indptr, self.indices, self.block, self.layout.offsets, self.rows
+
+    def probability(self, h: int, local: int, action: int, next_local: int) -> float:
+        """P(next | state, action) out of layer `h`, by positions inside the layers; 0 for a masked pair."""
+        state = int(self.layout.offsets[h]) + local
+        row, first = state * self.layout.n_actions + action, int(self.rows[self.layout.offsets[h]])
+        if self.action_mask is not None:
+            if not self.action_mask[state, action]:
+                return 0.0
+            row = int(self.rows[state]) + int(self.action_mask[state, :action].sum())
+        start, i = int(self.block[h]), row - first
+        if self.kind == DENSE:
+            return float(self.data[start + next_local * self._n_rows(h) + i])
+        part = slice(int(self.indptr[start + i]), int(self.indptr[start + i + 1]))
+        p = part.start + int(np.searchsorted(self.indices[part], next_local))
+        return float(self.data[p]) if p < part.stop and self.indices[p] == next_local else 0.0
+
+    def along(self, states: Array, actions: Array) -> Array:
+        """P(s_{h+1} | s_h, a_h) along a path of allowed pairs: states (H + 1,), actions (H,) -> shape (H - 1,)."""
+        chosen = self.rows[states[:-1]]
+        if self.action_mask is None:
+            chosen = chosen + actions
+        else:
+            before = np.arange(self.layout.n_actions) < actions[:, None]
+            chosen = chosen + (self.action_mask[states[:-1]] & before).sum(axis=1)
+        result = np.empty(self.layout.horizon - 1)
+        path_probabilities(*self.arguments, chosen, np.array(states, np.int64), result)
+        return result
+
+    @property
+    def n_rows(self) -> int:
+        """Number of allowed pairs, in all layers."""
+        return int(self.rows[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored transitions."""
+        return self.data.nbytes + self.indptr.nbytes + self.indices.nbytes
+
+    @cached_property
+    def layer_rows(self) -> list[int]:
+        """Number of rows of each layer."""
+        return [self._n_rows(h) for h in range(self.layout.horizon)]
+
+    @cached_property
+    def most_rows(self) -> int:
+        """Number of rows of the largest layer."""
+        return max(self.layer_rows)
+
+    def layer_size(self, h: int) -> int:
+        """Number of stored transitions from layer `h` to layer `h + 1`."""
+        n_rows = self._n_rows(h)
+        if self.kind == DENSE:
+            return n_rows * self.layout.layer_sizes[h + 1]
+        start = int(self.block[h])
+        return int(self.indptr[start + n_rows] - self.indptr[start])
+
+    @cached_property
+    def n_transitions(self) -> int:
+        """Number of transitions of all layers, those of shared blocks counted once per layer."""
+        return sum(self.layer_size(h) for h in range(self.layout.horizon - 1))
+
+    @cached_property
+    def _largest_layer(self) -> int:
+        return max((self.layer_size(h) for h in range(self.layout.horizon - 1)), default=0)
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads that are worth meeting after each layer."""
+        return self.threads_for(1)
+
+    def threads_for(self, policies: int) -> int:
+        """The same where each layer is worked on for so many policies at once."""
+        return min(64, max(1, self._largest_layer * policies // _WORTH_MEETING[self.kind]))
+
+    @cached_property
+    def width(self) -> int:
+        """Number of actions where the rows of whole states fill a vector of eight, else 0."""
+        return self.layout.n_actions if self.action_mask is None and self.layout.n_actions in (2, 4, 8) else 0
+
+    @cached_property
+    def parts(self) -> int:
+        """Parts of a layer in the forward pass of CSR, each with its own sums: a matter of shape, so that bits never depend on threads."""
+        if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING[CSR]:
+            return 1
+        # A power of two, so that two or four threads get as many each.
+        worth = self._largest_layer / (8 * max(self.layout.layer_sizes))
+        return 2 if worth < 3 else 4 if worth < 6 else 8
+
+    def arrays(self) -> list[Any]:
+        """The transitions as a user gives them; rows of masked pairs are zero, layers that share a block share the array.
+
+        Returns
+        -------
+        list of H-1 ndarrays (S_h, A, S_{h+1}), or of H-1 `scipy.sparse.csr_array` (S_h * A, S_{h+1})
+        """
+        built: dict[Any, Any] = {}
+        result = []
+        for h in range(self.layout.horizon - 1):
+            key = (int(self.block[h]), self.layout.layer_sizes[h : h + 2])
+            if key not in built:
+                built[key] = self._array(h)
+            result.append(built[key])
+        return result
+
+    def _array(self, h: int) -> Any:
+        start, n_rows = int(self.block[h]), self._n_rows(h)
+        if self.kind == DENSE:
+            block = self.data[start : start + n_rows * self.layout.layer_sizes[h + 1]]
+            return dense_array(self.layout, h, block, self._allowed(h))
+        pointer = self.indptr[start : start + n_rows + 1]
+        part = slice(int(pointer[0]), int(pointer[-1]))
+        return csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self._allowed(h))
+
+    def gather(self, values: Array) -> Array:
+        """Entries of the allowed pairs of an (n_states, A) array, flat, one per row."""
+        flat = values.reshape(-1)
+        return flat if self.pairs is None else flat[self.pairs]
+
+    def scatter(self, values: Array) -> Array:
+        """The (n_states, A) array of one number per row; 0 at masked pairs."""
+        if self.pairs is None:
+            return values.reshape(self.layout.shape)
+        full = np.zeros(self.layout.n_states * self.layout.n_actions)
+        full[self.pairs] = values
+        return full.reshape(self.layout.shape)
+
+    def __repr__(self) -> str:
+        kind = "CSR" if self.kind == CSR else "dense"
+        return f"<Transitions {kind} of {self.layout!r}: {self.n_transitions} transitions, {self.nbytes / 2**20:.3g} MiB>"
+
+
+_shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
+
+
+def is_plain(arrays: Any, layout: Layout) -> bool:
+    """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one."""
+    return (
+        type(arrays) is list
+        and set(map(type, arrays)) == {np.ndarray}
+        and list(map(_shape, arrays)) == layout.dense_shapes
+        and set(map(_dtype, arrays)) == {FLOAT64}
+    )
+
+
+def as_transitions(
+    layout: Layout,
+    transitions: Any,
+    action_mask: Array | None = None,
+    *,
+    dtype: npt.DTypeLike = np.float64,
+    where: str | Place = "transitions",
+) -> Transitions:
+    """`transitions` as a `Transitions` of this layout; one that is already is handed on as it is."""
+    # A LayeredMDP stands for its transitions.
+    transitions = getattr(transitions, "transitions", transitions)
+    if not isinstance(transitions, Transitions):
+        return Transitions(layout, transitions, action_mask=action_mask, dtype=dtype, where=where)
+    if transitions.layout != layout:
+        raise OpoError(f"{where} belong to {transitions.layout!r}: {layout!r} is needed")
+    if action_mask is not None:
+        mask = as_mask(layout, action_mask)
+        mine = transitions.action_mask
+        if not (mask is mine or (mask is not None and mine is not None and np.array_equal(mask, mine))):
+            raise OpoError(f"action_mask differs from the mask of the {where}, which were built with their own")
+    return transitions

@@ -1,0 +1,234 @@
+"""What a policy would have cost, from a log that another policy made."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import instance, items, real, shown, whole
+from ..errors import OpoError
+from ..oracles.log import TrajectoryLog
+from . import importance
+from .estimators import Work
+
+__all__ = ["ESTIMATORS", "Estimate", "OffPolicyWarning", "PolicyEvaluation", "evaluate_policy"]
+
+Array = npt.NDArray[Any]
+ESTIMATORS = ("dm", "pdis", "snpdis", "dr", "fqe")
+
+
+class OffPolicyWarning(UserWarning):
+    """The log cannot, or can hardly, tell what was asked."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One estimate of V(s_1), the expected sum of losses, averaged over the contexts of the log.
+
+    Attributes
+    ----------
+    name : str
+    value, standard_error : float
+    low, high : float
+        Percentile bootstrap interval over episodes.
+    supported : bool
+        Whether the log itself supports it; where not, importance sampling has no value (NaN), and what rests on a function class is an
+        extrapolation of the class.
+    """
+
+    name: str
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    supported: bool = True
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return f"{self.name:7s} not supported by the log"
+        spread = "" if math.isnan(self.low) else f" [{self.low:.4f}, {self.high:.4f}], standard error {self.standard_error:.4f}"
+        return f"{self.name:7s} {self.value:.4f}{spread}{'' if self.supported else ' (extrapolated by the class)'}"
+
+
+@dataclass(frozen=True)
+class PolicyEvaluation:
+    """What `evaluate_policy` found: a mapping from the names of estimators to `Estimate`.
+
+    Attributes
+    ----------
+    estimates : dict of Estimate
+    level : float
+        Of the intervals.
+    episodes : int
+    logged_value : float
+        Mean sum of losses of the logged episodes: what the behavior policy costs.
+    effective_sample_size : ndarray, shape (H,)
+        Of the weights up to each step.
+    left : float
+        Estimated probability that an episode of the policy comes to a pair of state and action that was never logged (for its context
+        group). The log says nothing of what follows.
+    bounds : tuple of float
+        The model of frequencies with every such remainder at its least and at its greatest possible loss.
+    propensities : {"logged", "given", "estimated"}
+    notes : tuple of str
+        What limits the answer; also warned of.
+    """
+
+    estimates: dict[str, Estimate]
+    level: float
+    episodes: int
+    logged_value: float
+    effective_sample_size: Array
+    left: float
+    bounds: tuple[float, float]
+    propensities: str
+    notes: tuple[str, ...]
+
+    @property
+    def supported(self) -> bool:
+        """Whether the log supports all estimates."""
+        return all(estimate.supported for estimate in self.estimates.values())
+
+    def __getitem__(self, name: str) -> Estimate:
+        return self.estimates[name]
+
+    def __str__(self) -> str:
+        least = float(self.effective_sample_size.min())
+        lines = [
+            f"{self.episodes:,} logged episodes, which cost {self.logged_value:.4f}; values with {self.level:.0%} intervals",
+            *map(str, self.estimates.values()),
+            f"{self.propensities} propensities; effective sample size {least:.0f} or more; probability to leave the log {self.left:.2%}",
+            *(f"Note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+
+def evaluate_policy(
+    log: TrajectoryLog,
+    policy: Any,
+    *,
+    estimators: Sequence[str] | None = None,
+    loss_class: Any = None,
+    dynamics_class: Any = None,
+    q_class: Any = None,
+    behavior: Any = None,
+    smoothing: float = 0.0,
+    groups: Callable[[Any], Hashable] | None = None,
+    folds: int = 5,
+    level: float = 0.95,
+    resamples: int = 1000,
+    refits: int = 100,
+    tolerance: float = 0.05,
+    seed: int = 0,
+) -> PolicyEvaluation:
+    """Estimate V(s_1) of a policy, averaged over the contexts of a log, from the log alone.
+
+    Parameters
+    ----------
+    log : TrajectoryLog
+        Its episodes are independent, and its actions were chosen by a fixed policy of context and state.
+    policy : callable, array (n_states, A), or anything with ``policy(context)``
+        The policy to be evaluated.
+    estimators : sequence of {"dm", "pdis", "snpdis", "dr", "fqe"}, optional
+        Direct method, per-decision importance sampling, its self-normalised (weighted) form, doubly robust, fitted Q evaluation. Default:
+        all but "fqe", which with tables equals "dm" (Y. Duan, Z. Jia and M. Wang, ICML 2020), and "fqe" where a `q_class` is given.
+    loss_class, dynamics_class : function classes, optional
+        The model of "dm" and "dr" is their fit. Default: frequencies and means, one table for each context group, where each step from a
+        pair without data on costs what a step of the log costs on average.
+    q_class : function class of losses, optional
+        Of "fqe": H times a member is Q. Default: one table for each context.
+    behavior : callable or array (n_states, A), optional
+        The logged policy. Default: the log's propensities; where it has none, frequencies of the actions in each state and context group.
+    smoothing : float
+        Added to each count of these frequencies. At 0 the estimates have no bias but that of actions that were not logged.
+    groups : callable, optional
+        ``groups(context)`` is what contexts that share their tables have in common. Default: each context is a group where the log has at
+        least 20 episodes a context on average, else all contexts are one.
+    folds : int
+        The Q of "dr" is fitted on the other folds (cross-fitting), of which there are at most as many as episodes. 1: on the whole log.
+    level : float
+        Of the intervals.
+    resamples : int
+        Bootstrap resamples of episodes. Propensities and the Q of "dr" are not estimated anew, tables are.
+    refits : int
+        The same where a function class is fitted anew each time ("dm" with classes that are not finite, "fqe"). 0: no interval.
+    tolerance : float
+        Up to this probability of leaving the log (`PolicyEvaluation.left`) an estimate counts as supported.
+    seed : int
+        Of resamples and folds.
+
+    Returns
+    -------
+    PolicyEvaluation
+
+    Raises
+    ------
+    OpoError
+        A bad argument, or a policy that plays a masked action (an absorbing state has one action).
+
+    Warns
+    -----
+    OffPolicyWarning
+        Where the policy leaves the log, or few episodes carry the weight.
+    """
+    instance(log, "log", TrajectoryLog)
+    names = _names(estimators, q_class)
+    if (loss_class is None) != (dynamics_class is None):
+        raise OpoError(f"{'loss' if loss_class is None else 'dynamics'}_class is missing: the model needs both, or none")
+    work = Work(log, policy, groups, behavior, real(smoothing, "smoothing"), whole(seed, "seed", least=0, most=None))
+    level, tolerance = real(level, "level", most=1.0, strict=True), real(tolerance, "tolerance", most=1.0)
+    counts = whole(resamples, "resamples", least=2), whole(refits, "refits", least=0)
+    supported = work.left <= tolerance
+    classes = (loss_class, dynamics_class)
+    found = {}
+    for name in names:
+        if name in ("pdis", "snpdis"):
+            value, error, replicates = work.importance(name, counts[0])
+        elif name == "dr":
+            value, error, replicates = work.doubly_robust(classes, min(whole(folds, "folds", least=1), len(log)), counts[0])
+        elif name == "fqe":
+            value, error, replicates = work.fitted_q(q_class, counts[1])
+        else:
+            value, error, replicates = work.tables_value(counts[0]) if loss_class is None else work.class_value(classes, counts)
+        rests = loss_class is not None if name in ("dm", "dr") else q_class is not None and name == "fqe"
+        low, high = _interval(replicates, level)
+        if not supported and not rests:
+            value = error = low = high = math.nan
+        found[name] = Estimate(name, value, error, low, high, supported)
+    notes = work.notes(tolerance, any(name in names for name in ("pdis", "snpdis", "dr")))
+    for note in notes:
+        warnings.warn(note, OffPolicyWarning, stacklevel=2)
+    return PolicyEvaluation(
+        found,
+        level,
+        len(log),
+        float(log.losses.sum(axis=1).mean()),
+        importance.effective_sample_size(work.weights),
+        work.left,
+        work.bounds,
+        work.source,
+        notes,
+    )
+
+
+def _names(estimators: Any, q_class: Any) -> list[str]:
+    if estimators is None:
+        return list(ESTIMATORS if q_class is not None else ESTIMATORS[:-1])
+    names = items(estimators, "estimators", "names", some=True)
+    for i, name in enumerate(names):
+        if name not in ESTIMATORS:
+            raise OpoError(f"estimators[{i}] is {shown(name)}: one of {', '.join(ESTIMATORS)} is needed")
+    return names
+
+
+def _interval(replicates: Array, level: float) -> tuple[float, float]:
+    if replicates.size < 2:
+        return math.nan, math.nan
+    low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,74 @@
+"""Finite classes of losses and dynamics: candidates in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from .._support.checks import items, labels_of
+from ..errors import OpoError
+from ..model.layout import Layout
+from .finite import FiniteDynamicsOracle, FiniteLossOracle
+from .squared import FiniteSquaredOracle
+
+__all__ = ["FiniteDynamicsClass", "FiniteLossClass"]
+
+Array = npt.NDArray[Any]
+
+
+class _FiniteClass:
+    """Candidates in a fixed order; ties of an oracle go to the lowest index."""
+
+    kind: str
+
+    def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
+        self.models = tuple(items(models, "models", "callables model(context)", some=True))
+        for i, model in enumerate(self.models):
+            if not callable(model):
+                raise OpoError(f"models[{i}] is a {type(model).__name__}: a callable model(context) is needed")
+        n = len(self.models)
+        self.names = labels_of([f"{self.kind} {i}" for i in range(n)] if names is None else names, n, "names", "models")
+        self.size = float(len(self.models))
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+
+class FiniteLossClass(_FiniteClass):
+    """A finite class F of loss functions.
+
+    Parameters
+    ----------
+    models : sequence of callables
+        ``model(context)`` gives the mean losses, shape (n_states, A), in [0, 1]; the same context, the same numbers.
+    names : sequence of str, optional
+    """
+
+    kind = "loss"
+
+    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteLossOracle:
+        """A least-squares oracle without data."""
+        return FiniteLossOracle(self, layout)
+
+
+class FiniteDynamicsClass(_FiniteClass):
+    """A finite class P of dynamics.
+
+    Parameters
+    ----------
+    models : sequence of callables
+        ``model(context)`` gives transitions as `opo_fast.LayeredMDP` takes them, or a prebuilt `Transitions`.
+    names : sequence of str, optional
+    """
+
+    kind = "dynamics"
+
+    def oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
+        """A log-loss oracle without data."""
+        return FiniteDynamicsOracle(self, layout)
+
+    def squared_oracle(self, layout: Layout, action_mask: Array | None) -> FiniteDynamicsOracle:
+        """A least-squares oracle without data (RM-UCDD)."""
+        return FiniteSquaredOracle(self, layout)

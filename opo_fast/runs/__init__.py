@@ -1,0 +1,1 @@
+"""Runs of agents in environments: the episode loop, its result, comparisons, statistics, pictures."""

@@ -1,0 +1,311 @@
+"""Agents side by side in one environment, on common random numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import agents as registry
+from .._support.checks import MANY, having, instance, items, whole
+from .._support.files import as_folder
+from .._support.progress import bar
+from ..errors import OpoError
+from ..model.contextual import ContextualMDP, Trajectory
+from ..model.streams import Streams
+from .plots import regret_curves
+from .result import SimulationResult
+from .simulation import simulate
+from .statistics import Estimate, estimate, growth_exponent
+
+__all__ = ["AgentSummary", "Comparison", "compare"]
+
+Array = npt.NDArray[Any]
+Maker = Callable[[int], Any]
+"""From a seed to a new agent."""
+
+
+class AgentSummary(NamedTuple):
+    """One line of a comparison: means over the seeds, with 95 % bootstrap intervals.
+
+    Attributes
+    ----------
+    agent : str
+    regret : Estimate
+        Cumulative regret of the whole run.
+    gap_closed : Estimate
+        Share of the gap between the uniform policy and the optimum that the last tenth of the episodes closes.
+    exponent : Estimate
+        b of the regret's growth T^b from a tenth of the run on (`study.statistics.growth_exponent`); 1 is linear.
+    saturation : float
+        Share of the bonuses at their cap in the last tenth; NaN for agents without bonuses.
+    planning_calls : float
+        Backward inductions at one context, chain steps among them, in a run.
+    milliseconds : Estimate
+        The agent's own time per episode: policy, observe and prefetch; processor time, that of all threads together.
+    """
+
+    agent: str
+    regret: Estimate
+    gap_closed: Estimate
+    exponent: Estimate
+    saturation: float
+    planning_calls: float
+    milliseconds: Estimate
+
+
+class Comparison:
+    """What `compare` found.
+
+    Attributes
+    ----------
+    environment : str
+    results : dict of str to list of SimulationResult
+        The runs of each agent, in the order of the seeds. ``settings`` of a run has ``agent_seconds`` and
+        ``planning_calls`` too.
+    interrupted : bool
+        Whether Ctrl-C ended the comparison early; the runs that were finished are there.
+    """
+
+    def __init__(self, environment: str, results: Mapping[str, Sequence[SimulationResult]], *, interrupted: bool = False) -> None:
+        self.environment, self.interrupted = environment, interrupted
+        self.results = {label: list(runs) for label, runs in results.items()}
+
+    def summary(self) -> list[AgentSummary]:
+        """One line per agent that has finished a run, the least regret first."""
+        lines = [_summary(label, runs) for label, runs in self.results.items() if runs]
+        return sorted(lines, key=lambda line: line.regret.mean)
+
+    def difference(self, first: str, second: str) -> Estimate:
+        """Regret of `first` less that of `second`, paired by the seeds that both have finished."""
+        for label in (first, second):
+            if label not in self.results:
+                raise OpoError(f"there is no agent {label!r} in this comparison: one of {', '.join(self.results)} is needed")
+        totals = [{run.settings["seed"]: run.cumulative_regret[-1] for run in self.results[label]} for label in (first, second)]
+        return estimate([totals[0][seed] - totals[1][seed] for seed in totals[0] if seed in totals[1]])
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:
+        """Mean cumulative regret of each agent with the span of the middle 80 % of its runs; see `plots.regret_curves`."""
+        results = {line.agent: self.results[line.agent] for line in self.summary()}
+        if not results:
+            raise OpoError("no run was finished: there is nothing to draw")
+        return regret_curves(results, path, axes=axes, title=self.environment)
+
+    def __repr__(self) -> str:
+        runs = sum(map(len, self.results.values()))
+        return f"<Comparison on {self.environment}: {len(self.results)} agents, {runs} runs>"
+
+
+def _summary(label: str, runs: Sequence[SimulationResult]) -> AgentSummary:
+    tails = [slice(run.episodes - max(1, run.episodes // 10), None) for run in runs]
+    exponents = [growth_exponent(np.arange(1, run.episodes + 1), run.cumulative_regret) for run in runs]
+    saturations = [run.saturation[tail] for run, tail in zip(runs, tails, strict=True)]
+    known = [float(s.mean()) for s in saturations if not np.isnan(s).any()]
+    return AgentSummary(
+        label,
+        estimate([run.cumulative_regret[-1] for run in runs]),
+        estimate([run.gap_closed(tail) for run, tail in zip(runs, tails, strict=True)]),
+        estimate(exponents),
+        float(np.mean(known)) if known else float("nan"),
+        float(np.mean([run.settings["planning_calls"] for run in runs])),
+        estimate([1e3 * run.settings["agent_seconds"] / run.episodes for run in runs]),
+    )
+
+
+class _Timed:
+    """An agent whose own time is measured: the processor's, so that what else runs on the machine does not count."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self.agent_seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def policy(self, context: Any) -> Array:
+        began = time.process_time()
+        policy: Array = self._agent.policy(context)
+        self.agent_seconds += time.process_time() - began
+        return policy
+
+    def observe(self, trajectory: Trajectory) -> None:
+        began = time.process_time()
+        self._agent.observe(trajectory)
+        self.agent_seconds += time.process_time() - began
+
+    def prefetch(self, contexts: Sequence[Any]) -> None:
+        began = time.process_time()
+        self._agent.prefetch(contexts)
+        self.agent_seconds += time.process_time() - began
+
+
+def compare(
+    cmdp: ContextualMDP,
+    agents: Sequence[str] | Mapping[str, str | Maker] | None = None,
+    episodes: int = 1000,
+    seeds: int | Sequence[int] = 20,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Comparison:
+    """Run several agents on the same seeds: each seed gives all of them the same contexts and the same uniforms.
+
+    Parameters
+    ----------
+    cmdp : ContextualMDP
+    agents : sequence of str, or mapping from a label to a name or to a callable, optional
+        Names of `opo_fast.agents.names`; or labels of your own, each with such a name or with ``make(seed)`` that makes a
+        new agent. Default: all agents that fit, and the optimum.
+    episodes : int
+        T of each run.
+    seeds : int or sequence of int
+        How many seeds, from 0 on, or which.
+    options : mapping from a label to keyword arguments, optional
+        Of `opo_fast.agents.make`, for agents given by name. Without, agents have their practical setting.
+    folder : path, optional
+        Each run is saved there when it is finished, and read instead of played where it is there already and was played
+        with the same arguments.
+    progress : bool, optional
+        A line per finished run on standard error. Default: on a terminal.
+
+    Returns
+    -------
+    Comparison
+        After Ctrl-C: of the runs that were finished.
+    """
+    episodes = whole(episodes, "episodes", least=1)
+    having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
+    numbers = _seeds(seeds)
+    makers, given = _makers(cmdp, agents, options)
+    place = None if folder is None else as_folder(folder, "folder")
+    environment = str(getattr(cmdp, "name", type(cmdp).__name__))
+    model = "" if place is None else _fingerprint(cmdp)
+    results: dict[str, list[SimulationResult]] = {label: [] for label in makers}
+    warm: set[str] = set()
+    with bar("runs", len(makers) * len(numbers), progress) as shown:
+        try:
+            for seed in numbers:
+                for label, maker in makers.items():
+                    identity = _identity(cmdp, environment, model, label, maker, episodes, seed, given[label])
+                    path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
+                    run = _saved(path, identity)
+                    if run is None:
+                        run = _played(cmdp, label, maker, episodes, seed, given[label], warm)
+                        run.settings["comparison"] = identity
+                        if path is not None:
+                            run.save(path)
+                    results[label].append(run)
+                    shown(sum(map(len, results.values())), f"{label}, seed {seed}")
+        except KeyboardInterrupt:
+            return Comparison(environment, results, interrupted=True)
+    return Comparison(environment, results)
+
+
+def _seeds(seeds: Any) -> Sequence[int]:
+    if isinstance(seeds, (int, np.integer)):
+        return range(whole(seeds, "seeds", least=1, most=MANY))
+    return [whole(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(items(seeds, "seeds", "seeds"))]
+
+
+def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker], dict[str, dict[str, Any]]]:
+    """The agents by label, and the options of each."""
+    chosen = registry.names(cmdp.layout) if agents is None else agents
+    makers = dict(chosen) if isinstance(chosen, Mapping) else {registry.info(name).name: name for name in items(chosen, "agents", "names")}
+    if not makers:
+        raise OpoError("agents: at least one agent is needed, got none")
+    options = {} if options is None else options
+    instance(options, "options", Mapping, needed="a mapping from labels to keyword arguments")
+    for label in options:
+        if label not in makers:
+            raise OpoError(f"options name {label!r}, which is none of the agents: {', '.join(makers)}")
+    return makers, {label: dict(options.get(label, {})) for label in makers}
+
+
+def _played(
+    cmdp: ContextualMDP, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any], warm: set[str]
+) -> SimulationResult:
+    """One run, with the agent's own time; KeyboardInterrupt where it was interrupted."""
+    if label not in warm:
+        # Kernels are compiled before a clock runs.
+        simulate(cmdp, _made(maker, cmdp, episodes, seed, options), min(episodes, 3), seed, progress=False)
+        warm.add(label)
+    agent = _Timed(_made(maker, cmdp, episodes, seed, options))
+    run = simulate(cmdp, agent, episodes, seed, progress=False)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    calls = getattr(agent, "planning_calls", float("nan"))
+    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls)
+    return run
+
+
+def _made(maker: str | Maker, cmdp: Any, episodes: int, seed: int, options: Mapping[str, Any]) -> Any:
+    if isinstance(maker, str):
+        return registry.make(maker, cmdp, episodes=episodes, seed=seed, **options)
+    if options:
+        raise OpoError("options are for agents given by name: make(seed) has its own")
+    return maker(seed)
+
+
+def _fingerprint(cmdp: ContextualMDP) -> str:
+    """A checksum of the models at the first contexts: an environment that was edited since is another one."""
+    found = hashlib.blake2b(digest_size=8)
+    streams = Streams(0, cmdp.layout.horizon)
+    for episode in range(8):
+        mdp = cmdp.mdp(cmdp.sample_context(streams.generator("contexts", episode)))
+        t = mdp.transitions
+        for array in (mdp.losses, t.data, t.indptr, t.indices, t.block):
+            found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+def _identity(
+    cmdp: Any, environment: str, model: str, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any]
+) -> str:
+    from .. import __version__
+
+    setting = registry.practical(maker) if isinstance(maker, str) else {}
+    parts = {
+        "environment": environment,
+        "model": model,
+        "layout": repr(cmdp.layout),
+        "label": label,
+        "agent": maker if isinstance(maker, str) else "make(seed)",
+        "episodes": episodes,
+        "seed": int(seed),
+        "options": {**setting, **options},
+        "opo_fast": __version__,
+    }
+    return json.dumps(parts, sort_keys=True, default=repr)
+
+
+def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
+    if path is None or not path.exists():
+        return None
+    run = SimulationResult.load(path)
+    theirs = run.settings.get("comparison")
+    if theirs != identity:
+        what = "is no run of a comparison"
+        if theirs is not None:
+            old, new = _parts(theirs), _parts(identity)
+            differing = (f"{name} {old.get(name)} instead of {new[name]}" for name in new if old.get(name) != new[name])
+            what = f"was played with {', '.join(differing)}"
+        raise OpoError(f"folder: {str(path)!r} {what}: name another folder (--out), or remove the file")
+    return run
+
+
+def _parts(identity: Any) -> dict[str, Any]:
+    """The parts of a run's identity; those of one that cannot be read are unknown."""
+    try:
+        parts = json.loads(identity)
+    except (TypeError, ValueError):
+        return {}
+    return parts if isinstance(parts, dict) else {}

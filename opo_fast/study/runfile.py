@@ -1,0 +1,136 @@
+"""The file of a finished run: its columns, its settings, and checksums of both, as Parquet or npz."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.files import check_plain
+from ..errors import OpoError, install
+
+__all__ = ["FORMAT", "StoredRun", "default_format", "read_run", "require_pyarrow", "write_run"]
+
+Array = npt.NDArray[Any]
+Meta = dict[str, Any]
+
+FORMAT = "opo_fast.study"
+
+
+class StoredRun:
+    """A finished run.
+
+    Attributes
+    ----------
+    meta : dict
+        Settings, seed, versions, origin, host, times and a summary.
+    columns : dict of ndarray
+        One entry per recorded episode; ``episode`` counts from 1.
+    """
+
+    def __init__(self, meta: Meta, columns: dict[str, Array]) -> None:
+        self.meta, self.columns = meta, columns
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.columns:
+            raise OpoError(f"run {self.meta['id']} has no column {name!r}; it has {', '.join(self.columns)}")
+        return self.columns[name]
+
+    def __repr__(self) -> str:
+        meta = self.meta
+        return f"<StoredRun {meta['environment']['label']} / {meta['agent']['label']} / seed {meta['seed']}>"
+
+
+def default_format() -> str:
+    """parquet where pyarrow is installed, else npz."""
+    import importlib.util
+
+    return "parquet" if importlib.util.find_spec("pyarrow") is not None else "npz"
+
+
+def require_pyarrow() -> Any:
+    """pyarrow and its parquet module."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise OpoError(f'parquet files need pyarrow: {install("parquet")}, or set format = "npz" in the study') from None
+    return pyarrow
+
+
+def write_run(file: BinaryIO, meta: Meta, columns: Mapping[str, Array], format: str) -> None:
+    """Write a run to an open file, as "parquet" or "npz"."""
+    texts = _seal(meta, columns)
+    if format == "parquet":
+        pa = require_pyarrow()
+        table = pa.table(dict(columns)).replace_schema_metadata(texts)
+        pa.parquet.write_table(table, file, compression="zstd")
+    else:
+        arrays: dict[str, Any] = {**{name: np.array(text) for name, text in texts.items()}, **columns}
+        np.savez_compressed(file, **arrays)
+
+
+def read_run(path: pathlib.Path, wanted: Sequence[str] | None = None) -> StoredRun:
+    """The run in a file, with all its columns or with some of them.
+
+    Raises
+    ------
+    OpoError
+        A column that the run has not.
+    Exception
+        Of any kind, where the file is damaged.
+    """
+    check_plain(os.fspath(path), os.stat(path))
+    texts, columns = (_read_parquet if path.suffix == ".parquet" else _read_npz)(path, wanted)
+    meta = _unseal(texts, columns, wanted)
+    if meta["format"] != FORMAT or path.stem != meta["id"]:
+        raise ValueError("it is not the run that its name says")
+    return StoredRun(meta, columns)
+
+
+def _seal(meta: Meta, columns: Mapping[str, Array]) -> dict[str, str]:
+    """The texts that a run file holds beside its columns: settings, checksums of the columns, and the checksum of both."""
+    text, sums = json.dumps(meta), json.dumps({name: _checksum(column) for name, column in columns.items()})
+    return {"opo_fast": text, "opo_fast.columns": sums, "opo_fast.sum": hashlib.sha256((text + sums).encode()).hexdigest()}
+
+
+def _unseal(texts: Mapping[str, str], columns: Mapping[str, Array], wanted: Sequence[str] | None) -> Meta:
+    """The settings of a run file, or an error where it is not what was written."""
+    text, sums = texts["opo_fast"], texts["opo_fast.columns"]
+    if hashlib.sha256((text + sums).encode()).hexdigest() != texts["opo_fast.sum"]:
+        raise ValueError("the checksum of its settings is wrong")
+    known = json.loads(sums)
+    for name in known if wanted is None else wanted:
+        if name not in known:
+            raise OpoError(f"run {json.loads(text)['id']} has no column {name!r}: one of {', '.join(known)} is needed")
+        if name not in columns or _checksum(columns[name]) != known[name]:
+            raise ValueError(f"its column {name!r} is gone, or has a wrong checksum")
+    meta: Meta = json.loads(text)
+    return meta
+
+
+def _checksum(column: Array) -> str:
+    array = np.ascontiguousarray(column)
+    return hashlib.blake2b(array.dtype.str.encode() + array.tobytes(), digest_size=8).hexdigest()
+
+
+def _read_parquet(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[dict[str, str], dict[str, Array]]:
+    pa = require_pyarrow()
+    with pa.parquet.ParquetFile(path) as file:
+        known = file.schema_arrow
+        table = file.read(columns=[name for name in wanted if name in known.names] if wanted is not None else None)
+    texts = {key.decode(): text.decode() for key, text in (known.metadata or {}).items()}
+    return texts, {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _read_npz(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[dict[str, str], dict[str, Array]]:
+    with np.load(path, allow_pickle=False) as file:
+        texts = {name: str(file[name]) for name in file.files if name.startswith("opo_fast")}
+        names = [name for name in file.files if name not in texts and (wanted is None or name in wanted)]
+        return texts, {name: file[name] for name in names}

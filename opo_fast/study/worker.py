@@ -1,0 +1,306 @@
+"""One run of a study in a worker: from its last checkpoint where there is one, with signs of life on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .._support.checks import shown
+from .._support.threads import get_threads, set_threads
+from ..errors import OpoError
+from ..runs.simulation import Simulation
+from . import checkpoint
+from .build import make_agent, make_environment
+from .file import Checkpoints, Record
+from .grid import Run
+from .origin import changes, origin, versions
+from .recorder import Recorder
+from .runfile import FORMAT
+from .signs import me, running
+from .storage import Store, StoreError, write_json
+
+__all__ = ["STOPPED", "Life", "Outcome", "Task", "covers", "execute", "failure_of"]
+
+BEAT = 1.0
+"""Seconds between signs of life, and between looks at whether to stop."""
+COST = 0.02
+"""Most of a run's time that checkpoints by the clock take."""
+STOPPED = threading.Event()
+"""Set by Ctrl-C in the driving process, for runs inside it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run with all that a worker needs to know."""
+
+    run: Run
+    folder: str
+    root: str
+    format: str
+    record: Record
+    checkpoints: Checkpoints
+    threads: int | None
+    driver: tuple[str, int]
+    owned: bool
+    """Whether the worker belongs to the driving process (loky) or to a cluster."""
+    keep: bool = False
+    """Whether a checkpoint is used that other code or files have written."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    id: str
+    kind: Literal["done", "failed", "stopped"]
+    message: str = ""
+
+
+class Life:
+    """Signs of life of a run, and whether it is to stop."""
+
+    def __init__(self, task: Task, store: Store) -> None:
+        self.task, self.store = task, store
+        self.path = store.running / f"{task.run.id}.json"
+        self.sign = {
+            **me(),
+            "driver": list(task.driver),
+            "label": task.run.label,
+            "episodes": task.run.episodes,
+            "started": time.time(),
+        }
+        self._next = 0.0
+        # The first sign also finds out, before hours of work, whether the folder can be written.
+        self.beat(0, must=True)
+
+    def beat(self, episode: int, *, must: bool = False, **more: Any) -> None:
+        """Tell how far the run is."""
+        self.sign.update(more)
+        try:
+            write_json(self.path, {**self.sign, "episode": episode, "updated": time.time()}, durable=False)
+        except OpoError:
+            if must:
+                raise
+
+    def due(self) -> bool:
+        """Whether it is time for a sign of life."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + BEAT
+        return True
+
+    def to_stop(self) -> bool:
+        """Whether the driving process asked for it, or is gone."""
+        return STOPPED.is_set() or self.store.stop_file.exists() or self.orphaned()
+
+    def orphaned(self) -> bool:
+        """Whether the driving process is gone, as far as can be seen from this machine."""
+        host, pid = self.task.driver
+        return host == self.sign["host"] and pid != os.getpid() and running(pid) is False
+
+    def end(self) -> None:
+        """No more signs."""
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def execute(task: Task) -> Outcome:
+    """Do one run, from its last checkpoint where there is one; whatever happens to it becomes an outcome."""
+    inside = task.driver == (socket.gethostname(), os.getpid())
+    if not inside and threading.current_thread() is threading.main_thread():
+        # Ctrl-C goes to all processes of the terminal; the driving one asks the workers to stop.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = get_threads()
+    if task.threads is not None:
+        set_threads(task.threads)
+    store = Store(task.folder)
+    played = _Played()
+    life: Life | None = None
+    try:
+        life = Life(task, store)
+        if life.to_stop():
+            return Outcome(task.run.id, "stopped")
+        return _execute(task, store, life, played)
+    except Exception as error:
+        failure = failure_of(task, error, played.episode)
+        try:
+            store.write_failure(task.run.id, failure)
+        except OpoError as second:
+            reasons = dict.fromkeys([failure["message"], str(second)])
+            return Outcome(task.run.id, "failed", f"{task.run.label}: {'; '.join(reasons)}")
+        return Outcome(task.run.id, "failed")
+    finally:
+        if life is not None:
+            life.end()
+            if task.owned and life.orphaned():
+                os._exit(1)  # Nobody is there for an answer; loky's worker would wait for more tasks for minutes.
+        if task.threads is not None and inside:
+            set_threads(before)
+
+
+def failure_of(task: Task, error: BaseException, episode: int) -> dict[str, Any]:
+    """Why a run failed, as it is stored."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    kind = "" if isinstance(error, OpoError) else f"{type(error).__name__}: "
+    return {
+        "message": f"{kind}{error}{notes}" if str(error) else f"{type(error).__name__}{notes}",
+        "episode": episode,
+        "environment": task.run.environment.record(),
+        "agent": task.run.agent.record(),
+        "seed": task.run.seed,
+        "time": time.time(),
+        "host": socket.gethostname(),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+@dataclass
+class _Played:
+    """How far a run is, and what there is to tell of it."""
+
+    episode: int = 0
+    resumed: int = 0
+    messages: list[str] = field(default_factory=list)
+
+
+class _Saves:
+    """When a run writes checkpoints, and writing them."""
+
+    def __init__(self, task: Task, store: Store, recorder: Recorder, origin: Mapping[str, str], played: _Played) -> None:
+        self.task, self.store, self.recorder, self.origin, self.played = task, store, recorder, origin, played
+        self._saved, self._able = recorder.simulation.episode, True
+        self._next = time.monotonic() + task.checkpoints.seconds
+
+    def due(self) -> bool:
+        every = self.task.checkpoints.episodes
+        return (every is not None and self.recorder.simulation.episode - self._saved >= every) or time.monotonic() >= self._next
+
+    def save(self) -> None:
+        """Write a checkpoint where there is something new; an agent that cannot be saved goes without."""
+        began, episode = time.monotonic(), self.recorder.simulation.episode
+        if self._able and episode > self._saved:
+            try:
+                checkpoint.write(self.store.checkpoints, self.task.run.id, episode, self._content())
+                self._saved = episode
+            except StoreError:
+                raise
+            except OpoError as error:
+                self._able = False
+                label = self.task.run.label
+                self.played.messages.append(f"{label} has no checkpoints and starts anew when it is interrupted: {error}")
+        took = time.monotonic() - began
+        self._next = time.monotonic() + max(self.task.checkpoints.seconds, took / COST)
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "version": versions()["opo_fast"],
+            "origin": dict(self.origin),
+            "record": _kept(self.task.record),
+            "resumed": self.played.resumed,
+            "recorder": self.recorder.state(),
+        }
+
+
+def _execute(task: Task, store: Store, life: Life, played: _Played) -> Outcome:
+    run = task.run
+    started = time.time()
+    came_from = origin(run, task.root)
+    environment = make_environment(run, task.root)
+    recorder = _resumed(task, store, environment, came_from, played)
+    simulation = recorder.simulation
+    played.episode = simulation.episode
+    life.beat(simulation.episode, messages=played.messages)
+    saves = _Saves(task, store, recorder, came_from, played)
+    while simulation.episode < run.episodes:
+        if life.due():
+            life.beat(simulation.episode, messages=played.messages)
+            if life.to_stop():
+                saves.save()
+                return Outcome(run.id, "stopped", "\n".join(played.messages))
+        if saves.due():
+            saves.save()
+        recorder.step()
+        played.episode = simulation.episode
+    meta = {
+        "format": FORMAT,
+        "version": 1,
+        "id": run.id,
+        "environment": run.environment.record(),
+        "agent": run.agent.record(),
+        "episodes": run.episodes,
+        "seed": run.seed,
+        "record": _kept(task.record),
+        "versions": versions(),
+        "origin": came_from,
+        "host": socket.gethostname(),
+        "started": started,
+        "finished": time.time(),
+        "resumed": played.resumed,
+        "summary": recorder.summary(),
+    }
+    store.write_run(meta, recorder.columns(), task.format)
+    checkpoint.remove(store.checkpoints, run.id)
+    (store.failures / f"{run.id}.json").unlink(missing_ok=True)
+    return Outcome(run.id, "done", "\n".join(played.messages))
+
+
+def _resumed(task: Task, store: Store, environment: Any, came_from: Mapping[str, str], played: _Played) -> Recorder:
+    """The run at its last checkpoint that fits, or at its beginning."""
+    recorder = Recorder(_simulation(task, environment), task.record)
+    state, messages = checkpoint.latest(store.checkpoints, task.run.id)
+    played.messages += messages
+    if state is None:
+        return recorder
+    reason = _unfit(task, state, came_from)
+    if reason is None:
+        try:
+            recorder.restore(state["recorder"])
+            played.resumed = state["resumed"] + 1
+            return recorder
+        except OpoError as error:
+            reason = str(error)
+    played.messages.append(f"the checkpoint of {task.run.label} is left aside, and the run starts anew: {reason}")
+    return Recorder(_simulation(task, environment), task.record)
+
+
+def _simulation(task: Task, environment: Any) -> Simulation:
+    run = task.run
+    agent = make_agent(run.agent, environment, run.episodes, run.seed, task.root)
+    return Simulation(environment, agent, run.episodes, run.seed)
+
+
+def _kept(record: Record) -> dict[str, Any]:
+    return {"every": record.every, "measures": list(record.measures)}
+
+
+def _unfit(task: Task, state: dict[str, Any], came_from: Mapping[str, str]) -> str | None:
+    """Why a checkpoint is not of this run; its name already says environment, agent, episodes and seed."""
+    missing = [name for name in ("version", "record", "resumed", "recorder") if name not in state]
+    if missing:
+        return f"it has no {missing[0]!r}"
+    mine = versions()["opo_fast"]
+    if state["version"] != mine:
+        return f"it was written by opo_fast {state['version']}, and this is {mine}"
+    if state["record"] != _kept(task.record):
+        return "the study records something else now"
+    if type(state["resumed"]) is not int:
+        return f"its 'resumed' is {shown(state['resumed'])}"
+    changed = changes(state.get("origin"), came_from)
+    if changed and not task.keep:
+        return f"it was written before a change of {', '.join(changed)} (--keep uses it all the same)"
+    return None
+
+
+def covers(stored: Mapping[str, Any], record: Record) -> bool:
+    """Whether a stored run has what the study records now: all measures, at all recorded episodes."""
+    has = stored.get("record", {})
+    return record.every % int(has.get("every", 1)) == 0 and set(record.measures) <= set(has.get("measures", ()))

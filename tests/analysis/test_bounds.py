@@ -1,0 +1,95 @@
+"""The paper's bounds, each against the formula of its statement written out for one small case."""
+
+from __future__ import annotations
+
+from math import log, sqrt
+
+import pytest
+
+import opo_fast as of
+from opo_fast.analysis import adahedge_bound, bounds, informative_from, literature_rates, lower_bound, parameters, regret_bound
+
+# H = 2, |S| = 4, |A| = 3, T = 100, |F| = 5, |P| = 7, delta = 1/10, and betas that are not the theorem's.
+LAYOUT = of.Layout([1, 3], 3)
+SIZES = {"loss_class_size": 5, "dynamics_class_size": 7, "delta": 0.1}
+BOTH = log(128 * 100**4 * 2 * 5 * 7 / 0.1**2)
+BONUSES = 5184 * 100 * 2**7 * log(4 * 100 * 2 * 7 / 0.1) / 6.0 + 7 * (8.0 + 2 * 2 * 6.0) * 4 * 3 * log(101)
+ERRORS = 112 * 100 * 2**3 * BOTH / 8.0 + 25 * 100 * 2**4 * log(8 * 100 * 2 * 7 / 0.1) / 6.0
+
+
+@pytest.fixture
+def found():
+    return bounds(LAYOUT, 100, **SIZES, eta=0.25, beta_loss=8.0, beta_dynamics=6.0)
+
+
+def test_the_oracles(found):
+    assert found.squared == pytest.approx(68 * 2 * log(2 * 100**3 * 5 / (0.1 / 8)), rel=1e-13)
+    assert found.hellinger == pytest.approx(2 * 2 * log(100 * 2 * 7 / (0.1 / 8)), rel=1e-13)
+
+
+def test_the_three_bonus_sums(found):
+    gamma = 6.0 / (864 * 2**4)
+    assert found.inaccurate == pytest.approx((2 + 2 * 2**2) / gamma * 100 * 2 * 2 * log(4 * 100 * 2 * 7 / 0.1), rel=1e-13)
+    assert found.under_explored == pytest.approx((8.0 + 2 * 2 * 6.0) * 4 * 3 * log(101), rel=1e-13)
+    assert found.explored == pytest.approx(6 * found.under_explored, rel=1e-13)
+    # The lemma rounds H + 2 H^2 up to 3 H^2.
+    assert found.bonus_sum <= BONUSES
+    assert found.bonus_sum == pytest.approx(found.inaccurate + found.under_explored + found.explored, rel=1e-13)
+
+
+def test_the_terms(found):
+    assert found.term_i == pytest.approx(2 + ERRORS + 2 * found.bonus_sum, rel=1e-13)
+    assert found.term_iv == pytest.approx(2 * 3 + ERRORS, rel=1e-13)
+    assert found.term_iii == pytest.approx(2 * log(3) / 0.25 + 0.25 / 2 * 100 * 2**3, rel=1e-13)
+
+
+def test_the_theorem(found):
+    first = 2 + 6 + 2 * ERRORS + BONUSES + found.term_iii
+    assert found.expected == pytest.approx(first, rel=1e-13)
+    top = 5184 * 100 * 2**7 * BOTH
+    pairs = 4 * 3 * log(101)
+    balanced = top / 8 + 7 * 8 * pairs + top / 6 + 14 * 6 * 2 * pairs + top / 6 + found.term_iii + 2 * 9
+    assert found.expected_balanced == pytest.approx(balanced, rel=1e-13)
+    assert found.regret - found.expected_balanced == pytest.approx(2 * 2 * sqrt(2 * 100 * log(8 / 0.1)), rel=1e-9)
+    assert found.expected < found.expected_balanced
+    assert found.trivial == 200
+
+
+def test_the_theorems_own_parameters():
+    sizes = {"loss_class_size": 10, "dynamics_class_size": 10}
+    layout = of.Layout([1, 4, 4, 4, 4], 4)
+    found, p = bounds(layout, 1000, **sizes), parameters(layout, 1000, **sizes)
+    assert found.term_iii == pytest.approx(sqrt(2 * 5**4 * 1000 * log(4)), rel=1e-12)
+    assert found == bounds(layout, 1000, **sizes, eta=p.eta, beta_loss=p.beta_loss, beta_dynamics=p.beta_dynamics)
+    assert found.regret == pytest.approx(regret_bound(layout, 1000, **sizes), rel=1e-12)
+    assert 0.4 < found.regret_tight / found.regret < 0.5
+    assert found.regret > 1e4 * found.trivial, "at practical T the bound says nothing"
+
+
+def test_where_the_bound_begins_to_tell():
+    layout, sizes = of.Layout([1, 4, 4, 4, 4], 4), {"loss_class_size": 10, "dynamics_class_size": 10}
+    start = informative_from(layout, **sizes)
+    assert 1e15 < start < 1e17
+    before, after = bounds(layout, int(start / 1.01), **sizes), bounds(layout, int(start * 1.01), **sizes)
+    assert before.regret_tight > before.trivial
+    assert after.regret_tight < after.trivial
+    assert informative_from(layout, **sizes, tight=False) > start
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [({"gamma": 1.0}, "gamma is"), ({"gamma_visits": 4.0}, "gamma_visits is"), ({"eta": 0.0}, "eta")]
+)
+def test_thresholds_that_the_lemmas_do_not_allow(given, named):
+    with pytest.raises(of.OpoError, match=named):
+        bounds(LAYOUT, 100, **SIZES, beta_loss=8.0, beta_dynamics=6.0, **given)
+
+
+def test_rates_of_the_literature():
+    rates = literature_rates(LAYOUT, 100, **SIZES, p_min=0.5, eluder=3)
+    logs = log(5 * 7 / 0.1)
+    assert rates["rm-ucdd"] == pytest.approx(sqrt(0.5**-2 * 2**2 * 4**3 * 3 * 100 * logs), rel=1e-13)
+    assert rates["e-uc3rl"] == pytest.approx(sqrt(3 * 2**6 * 4 * 3 * 100 * logs), rel=1e-13)
+    assert rates["lolipop"] == pytest.approx(sqrt(2**7 * 4**4 * 3**3 * 100 * logs), rel=1e-13)
+    assert rates["opo"] == pytest.approx(sqrt(2**8 * 4 * 3 * 100 * logs), rel=1e-13)
+    assert lower_bound(LAYOUT, 100, loss_class_size=20, dynamics_class_size=7) == pytest.approx(sqrt(100 * 2 * 4 * 3 * log(5) / log(3)))
+    assert adahedge_bound(LAYOUT, 100) == pytest.approx(4 * (sqrt(100 * log(3)) + 4 / 3 * log(3) + 2), rel=1e-13)

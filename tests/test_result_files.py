@@ -1,0 +1,103 @@
+"""A saved result is read back whole, or refused with the field that is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import opo_fast as of
+from opo_fast._support.state import read_state, write_state
+from opo_fast.runs.result import COLUMNS, ERRORS, WHOLE
+
+
+@pytest.fixture(scope="module")
+def result():
+    env = of.envs.make("combination-lock", horizon=3)
+    return of.simulate(env, of.agents.make("opo", env, episodes=30), 30, progress=False)
+
+
+def test_a_result_comes_back_with_the_same_bits(result, tmp_path):
+    result.save(tmp_path / "x.npz")
+    again = of.SimulationResult.load(tmp_path / "x.npz")
+    for name in COLUMNS:
+        assert getattr(again, name).tobytes() == getattr(result, name).tobytes()
+    assert (again.contexts, again.settings) == (result.contexts, result.settings)
+    assert repr(again.summary()) == repr(result.summary())
+
+
+@pytest.mark.parametrize(
+    "contexts", [[0, 1], [(1, "a"), (2, "b")], [np.arange(3.0), np.zeros((2, 2), np.float32)], [np.int64(3), None], [{1}, object]]
+)
+def test_contexts_come_back_where_a_file_can_hold_them(result, tmp_path, contexts):
+    columns = {name: getattr(result, name)[:2].copy() for name in COLUMNS}
+    columns["context_index"] = np.arange(2)
+    of.SimulationResult(columns, contexts, {**result.settings, "labels": ["a", "b"]}).save(tmp_path / "x.npz")
+    again = of.SimulationResult.load(tmp_path / "x.npz").contexts
+    for context, back in zip(contexts, again, strict=True):
+        if isinstance(context, np.ndarray):
+            assert (back.dtype, back.tolist()) == (context.dtype, context.tolist())
+        else:
+            assert back == (repr(context) if isinstance(context, (set, type)) else context)
+
+
+def column(name, change):
+    return lambda state: state["columns"].__setitem__(name, change(state["columns"][name]))
+
+
+def setting(name, value):
+    return lambda state: state["settings"].__setitem__(name, value)
+
+
+def put_nan(values):
+    values = values.copy()
+    values[3] = math.nan
+    return values
+
+
+DAMAGES = [
+    *((column(name, lambda v: v[:-1]), r"its column \w+ has \d+ entries, the others have \d+") for name in COLUMNS),
+    *((column(name, lambda v: v.reshape(2, -1)), rf"its column {name} is not a vector") for name in COLUMNS),
+    *((column(name, lambda v: v.astype(np.float32)), rf"its column {name} is not a vector of") for name in COLUMNS),
+    *((column(name, lambda v: "text"), rf"its column {name} is not a vector of") for name in COLUMNS),
+    *(
+        (column(name, put_nan), rf"its column {name} has an entry that is not finite, in episode 4")
+        for name in COLUMNS
+        if name not in (*WHOLE, *ERRORS, "saturation")
+    ),
+    (column("context_index", lambda v: v - 1), "context_index runs from -1"),
+    (column("context_index", lambda v: v + 5), r"context_index runs from 5 to \d+, and there are"),
+    (lambda state: state["columns"].pop("value"), "its column value is not a vector"),
+    (lambda state: state.pop("columns"), "are gone"),
+    (lambda state: state.update(contexts="ab"), "are gone"),
+    (lambda state: state.update(format="other"), "its format is 'other'"),
+    (lambda state: state.update(version=7), "version 7"),
+    (lambda state: state["contexts"].append(3), "labels for"),
+    (setting("labels", [3]), "labels for"),
+    (setting("labels", None), r"settings\['labels'\] is None"),
+    (setting("interrupted", "yes"), r"settings\['interrupted'\] is 'yes'"),
+    (setting("interrupted", 1), r"settings\['interrupted'\] is 1"),
+    (setting("seed", True), r"settings\['seed'\] is True"),
+    (setting("seconds", math.nan), r"settings\['seconds'\] is nan"),
+    (setting("seconds", -1.0), r"settings\['seconds'\] is -1.0"),
+    (setting("planned_episodes", 20), "it has 30 episodes of 20 that were planned"),
+    (setting("agent", 3), r"settings\['agent'\] is 3"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=range(len(DAMAGES)))
+def test_what_is_wrong_is_named(result, tmp_path, damage, message):
+    path = tmp_path / "x.npz"
+    result.save(path)
+    state = read_state(path)
+    damage(state)
+    write_state(path, state)
+    with pytest.raises(of.OpoError, match=rf"path: '.*x\.npz' is not a result that SimulationResult\.save wrote.*{message}"):
+        of.SimulationResult.load(path)
+
+
+def test_a_state_of_another_kind_is_no_result(tmp_path):
+    write_state(tmp_path / "x.npz", {"a": 1})
+    with pytest.raises(of.OpoError, match="its format is None"):
+        of.SimulationResult.load(tmp_path / "x.npz")
