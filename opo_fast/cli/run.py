@@ -67,6 +67,7 @@ def run(
     out_stream = console()
     set_threads(None if threads is None else whole(threads, "threads", least=1))
     whole(seed, "seed", least=0, most=None)
+    whole(episodes, "episodes", least=1)
     cmdp = envs.make(env, **environment_options(horizon, settings))
     factors = {"bonus_scale": bonus_scale, "eta_scale": eta_scale, "tuning": tuning}
     learner, used = _learner(agent, cmdp, env, episodes, seed, {**factors, "backend": backend})
