@@ -358,7 +358,7 @@ def test_workers_keep_off_the_callers_processor(shared_always):
 
 @pytest.mark.parametrize("running", [1, 2, 3, 40])
 def test_a_processor_that_runs_something_is_left_alone(running, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(threads_module, "_ONLINE", 8)
     monkeypatch.setattr(threads_module, "_getcpu", None)
     monkeypatch.setattr(threads_module, "processors", lambda: 8)
     monkeypatch.setattr(threads_module._load, "running", lambda: running)
@@ -440,6 +440,18 @@ def test_calls_are_shared_while_that_gains():
     shares(gains, lambda i: 5000.0, 50_000)
     assert shares(gains, lambda i: 600.0, 20_000) > 0.5
     assert shares(gains, lambda i: 5000.0, 50_000) < 0.01
+
+
+def test_a_busy_machine_is_looked_at_now_and_then():
+    gains, looks = threads_module._Gains(), 0
+    for _ in range(6400):
+        if not gains.rests():
+            if gains.ask(100):
+                looks += 1
+                gains.note_busy()
+            gains.note_alone(1000.0)
+    assert 0 < looks < 200
+    assert shares(gains, lambda i: 600.0, 10_000) > 0.9
 
 
 def test_short_calls_are_not_shared():

@@ -41,10 +41,15 @@ T = TypeVar("T")
 # A kernel that raises in one thread would leave the others waiting; none does but to report a wrong index.
 _TOGETHER = COMPILED and not getattr(numba.config, "BOUNDSCHECK", None) and sys.platform != "win32"
 
+_ONLINE = os.cpu_count() or 1
+"""Processors of the machine: asked for once, since the answer comes out of a file."""
+
 WORTH = 40_000
 """Nanoseconds of a call on one thread from which others are asked to help."""
 MOST_PAUSE = 4096
 """Calls on one thread between two trials of threads that do not gain."""
+BUSY_PAUSE = 64
+"""Calls on one thread, at most, before a machine that was busy is looked at again."""
 
 _count: int | None = None
 _main: int | None = threading.main_thread().ident
@@ -168,11 +173,11 @@ def _look(most: int) -> _Places:
     """Processors for up to `most` threads, the caller's among them."""
     if _getcpu is None:
         n = min(most, processors())
-        return _Places(min(n, 1 + max(0, (os.cpu_count() or 1) - _load.running())), -1, frozenset())
+        return _Places(min(n, 1 + max(0, _ONLINE - _load.running())), -1, frozenset())
     usable = os.sched_getaffinity(0)
     n = int(min(most, len(usable), _group()))
     if n > 1:
-        n = min(n, 1 + max(0, (os.cpu_count() or 1) - _load.running()))
+        n = min(n, 1 + max(0, _ONLINE - _load.running()))
     return _Places(n, int(_getcpu()), usable)
 
 
@@ -195,12 +200,13 @@ def _keep_off(thread: int, places: _Places) -> None:
 class _Gains:
     """Times of the last calls of a kind, alone and together, per unit of work; from them, whether the next is shared."""
 
-    __slots__ = ("alone", "calls", "good", "pause", "rest", "shared", "together", "usual")
+    __slots__ = ("alone", "busy", "calls", "good", "pause", "rest", "shared", "together", "usual")
 
     def __init__(self) -> None:
         self.alone: deque[float] = deque(maxlen=5)
         self.together: deque[float] = deque(maxlen=5)
         self.usual = 0.0
+        self.busy = 1
         # The first calls are shared: of a long one there may be no other.
         self.calls, self.good, self.rest, self.pause, self.shared = 3, 0, 0, 8, True
 
@@ -226,6 +232,10 @@ class _Gains:
             return False
         return self.calls % (8 if len(self.alone) < 3 else 64) > 2
 
+    def note_busy(self) -> None:
+        """Learn that no other processor was free: looking costs some microseconds, so it is not done each time."""
+        self.rest, self.busy = self.busy, min(2 * self.busy, BUSY_PAUSE)
+
     def note_alone(self, time: float) -> None:
         """Learn from a call on one thread that took `time` per unit of work."""
         # After a shared call a part of the memory is in other processors' caches: that is not what one thread takes.
@@ -237,6 +247,7 @@ class _Gains:
     def note_shared(self, time: float, joined: bool) -> None:
         """Learn from a call that others were asked to join, and did or did not."""
         self.shared = True
+        self.busy = 1
         usual = self.usual or time
         if joined:
             self.together.append(time)
@@ -358,6 +369,8 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
         if places.n > 1:
             n = crew.gather(places)
             crew.gate[_sync.PATIENCE] = gains.patience(work)
+        else:
+            gains.note_busy()
     told = call(0, n, crew.gate, *before, *after)
     took = (time.perf_counter_ns() - start) / work
     if n > 1:
