@@ -358,7 +358,7 @@ def test_workers_keep_off_the_callers_processor(shared_always):
 
 @pytest.mark.parametrize("running", [1, 2, 3, 40])
 def test_a_processor_that_runs_something_is_left_alone(running, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(threads_module, "_ONLINE", 8)
     monkeypatch.setattr(threads_module, "_getcpu", None)
     monkeypatch.setattr(threads_module, "processors", lambda: 8)
     monkeypatch.setattr(threads_module._load, "running", lambda: running)
@@ -442,6 +442,18 @@ def test_calls_are_shared_while_that_gains():
     assert shares(gains, lambda i: 5000.0, 50_000) < 0.01
 
 
+def test_a_busy_machine_is_looked_at_now_and_then():
+    gains, looks = threads_module._Gains(), 0
+    for _ in range(6400):
+        if not gains.rests():
+            if gains.ask(100):
+                looks += 1
+                gains.note_busy()
+            gains.note_alone(1000.0)
+    assert 0 < looks < 200
+    assert shares(gains, lambda i: 600.0, 10_000) > 0.9
+
+
 def test_short_calls_are_not_shared():
     assert shares(threads_module._Gains(), lambda i: 100.0, 10_000, alone=threads_module.WORTH / 100 - 1) < 0.01
 
@@ -464,7 +476,10 @@ test_threads.threads_module._look = look
 test_threads.threads_module._load.running = lambda: 1
 of.set_threads(2)
 mdp = random_model(np.random.default_rng(3), [1, 40, 40], 3, "csr", density=0.5)
+of.set_threads(1)
 value = of.solve(mdp).v[0]
+of.set_threads(2)
+assert of.solve(mdp).v[0] == value
 def late():
     print("late", of.solve(mdp).v[0] == value, test_threads.run_all(abs, [(-1,), (-2,)]), flush=True)
 atexit.register(late)
@@ -520,6 +535,10 @@ def test_without_a_sleep_on_words_workers_take_naps(tmp_path):
     body = """
     from opo_fast.kernels import _sync
     assert not _sync.KEEP
+    # Compiled before workers are asked, who leave after a second without work.
+    of.set_threads(1)
+    assert test_threads.halved() == (test_threads.expected(), False)
+    of.set_threads(2)
     assert test_threads.halved() == (test_threads.expected(), True)
     (worker,) = test_threads.threads_module._crew.workers
     worker.join(60)

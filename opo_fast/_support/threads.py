@@ -24,8 +24,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -41,13 +41,19 @@ T = TypeVar("T")
 # A kernel that raises in one thread would leave the others waiting; none does but to report a wrong index.
 _TOGETHER = COMPILED and not getattr(numba.config, "BOUNDSCHECK", None) and sys.platform != "win32"
 
+_ONLINE = os.cpu_count() or 1
+"""Processors of the machine: asked for once, since the answer comes out of a file."""
+
 WORTH = 40_000
 """Nanoseconds of a call on one thread from which others are asked to help."""
 MOST_PAUSE = 4096
 """Calls on one thread between two trials of threads that do not gain."""
+BUSY_PAUSE = 64
+"""Calls on one thread, at most, before a machine that was busy is looked at again."""
 
 _count: int | None = None
-_main = threading.main_thread().ident
+_main: int | None = threading.main_thread().ident
+"""The main thread; None once the interpreter ends. (`Thread.is_alive`, interrupted by Ctrl-C, takes it for ended.)"""
 _inside = False
 """Whether the main thread is inside `run_all`."""
 
@@ -148,7 +154,7 @@ _load = _Load()
 
 
 def _shares() -> bool:
-    """Whether the caller's work is shared out: the main thread's, but not inside `run_all`."""
+    """Whether the caller's work is shared out: the main thread's, but not inside `run_all` and not once the threads ended."""
     return not _inside and threading.get_ident() == _main
 
 
@@ -164,16 +170,14 @@ class _Places(NamedTuple):
 
 
 def _look(most: int) -> _Places:
-    """Processors for up to `most` threads, the caller's among them; while the interpreter ends, that one alone."""
-    if not threading.main_thread().is_alive():
-        most = 1
+    """Processors for up to `most` threads, the caller's among them."""
     if _getcpu is None:
         n = min(most, processors())
-        return _Places(min(n, 1 + max(0, (os.cpu_count() or 1) - _load.running())), -1, frozenset())
+        return _Places(min(n, 1 + max(0, _ONLINE - _load.running())), -1, frozenset())
     usable = os.sched_getaffinity(0)
     n = int(min(most, len(usable), _group()))
     if n > 1:
-        n = min(n, 1 + max(0, (os.cpu_count() or 1) - _load.running()))
+        n = min(n, 1 + max(0, _ONLINE - _load.running()))
     return _Places(n, int(_getcpu()), usable)
 
 
@@ -196,12 +200,13 @@ def _keep_off(thread: int, places: _Places) -> None:
 class _Gains:
     """Times of the last calls of a kind, alone and together, per unit of work; from them, whether the next is shared."""
 
-    __slots__ = ("alone", "calls", "good", "pause", "rest", "shared", "together", "usual")
+    __slots__ = ("alone", "busy", "calls", "good", "pause", "rest", "shared", "together", "usual")
 
     def __init__(self) -> None:
         self.alone: deque[float] = deque(maxlen=5)
         self.together: deque[float] = deque(maxlen=5)
         self.usual = 0.0
+        self.busy = 1
         # The first calls are shared: of a long one there may be no other.
         self.calls, self.good, self.rest, self.pause, self.shared = 3, 0, 0, 8, True
 
@@ -227,6 +232,10 @@ class _Gains:
             return False
         return self.calls % (8 if len(self.alone) < 3 else 64) > 2
 
+    def note_busy(self) -> None:
+        """Learn that no other processor was free: looking costs some microseconds, so it is not done each time."""
+        self.rest, self.busy = self.busy, min(2 * self.busy, BUSY_PAUSE)
+
     def note_alone(self, time: float) -> None:
         """Learn from a call on one thread that took `time` per unit of work."""
         # After a shared call a part of the memory is in other processors' caches: that is not what one thread takes.
@@ -238,6 +247,7 @@ class _Gains:
     def note_shared(self, time: float, joined: bool) -> None:
         """Learn from a call that others were asked to join, and did or did not."""
         self.shared = True
+        self.busy = 1
         usual = self.usual or time
         if joined:
             self.together.append(time)
@@ -254,11 +264,30 @@ def _median(times: deque[float]) -> float:
     return sorted(times)[len(times) // 2]
 
 
-# The threads that enter kernels.
+# The threads themselves.
+
+
+def _start(threads: list[threading.Thread], n: int, target: Callable[..., object], argument: Any) -> None:
+    """Have `n` threads that run `target(argument)`, or as many as there can be: none is started at exit."""
+    with contextlib.suppress(RuntimeError):
+        while len(threads) < n:
+            thread = threading.Thread(target=target, args=(argument,), name="opo_fast", daemon=True)
+            thread.start()
+            threads.append(thread)
+
+
+def _help_out(inbox: SimpleQueue[_Parts[Any] | None]) -> None:
+    while (job := inbox.get()) is not None:
+        job.help_out()
+        # Nothing of it stays alive until the next one.
+        del job
 
 
 class _Crew:
-    """Workers, and the array in which they and the caller meet."""
+    """Workers, which wait inside a kernel for others to join, and helpers, which wait for parts. Neither knows Ctrl-C.
+
+    (The standard library's pool does: where it comes in `submit`, a lock of the pool may stay taken for ever.)
+    """
 
     def __init__(self) -> None:
         words = np.zeros(_sync.GATE + 8, np.int64)
@@ -267,38 +296,40 @@ class _Crew:
         self.workers: list[threading.Thread] = []
         self.placed: tuple[int, AbstractSet[int]] | None = None
         self.gains: dict[tuple[Any, ...], _Gains] = {}
+        self.helpers: list[threading.Thread] = []
+        self.inbox: SimpleQueue[_Parts[Any] | None] = SimpleQueue()
 
     def gather(self, places: _Places) -> int:
         """Have workers at `places` other than the caller's; the number of threads there are, this one among them."""
         if len(self.workers) < places.n - 1 or not _sync.KEEP:
             self.workers = [worker for worker in self.workers if worker.is_alive()]
             self.placed = None
-            # At exit and at the limit of threads none can be started.
-            with contextlib.suppress(RuntimeError):
-                while len(self.workers) < places.n - 1:
-                    worker = threading.Thread(target=_sync.serve, args=(self.gate,), name="opo_fast", daemon=True)
-                    worker.start()
-                    self.workers.append(worker)
+            _start(self.workers, places.n - 1, _sync.serve, self.gate)
         if self.placed != places[1:]:
             self.placed = places[1:]
             for worker in self.workers:
                 _keep_off(worker.native_id or 0, places)
         return min(places.n, len(self.workers) + 1)
 
+    def ask(self, job: _Parts[Any]) -> None:
+        """Have helpers take parts of a job."""
+        _start(self.helpers, job.places.n - 1, _help_out, self.inbox)
+        for _ in range(job.places.n - 1):
+            self.inbox.put(job)
+
     def dismiss(self) -> None:
-        """Let the workers end before the code that they run is unloaded."""
+        """Let all end before the code that they run is unloaded."""
+        for _ in self.helpers:
+            self.inbox.put(None)
         if self.workers:
             _sync.release(self.gate)
-            for worker in self.workers:
-                worker.join(1.0)
-            self.workers = []
+        for thread in (*self.workers, *self.helpers):
+            thread.join(1.0)
+        self.workers, self.helpers = [], []
 
 
 _crew = _Crew()
 _entrance = functools.cache(_sync.entrance)
-
-
-_executor: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...], most: int, work: int = 1) -> bool:
@@ -338,6 +369,8 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
         if places.n > 1:
             n = crew.gather(places)
             crew.gate[_sync.PATIENCE] = gains.patience(work)
+        else:
+            gains.note_busy()
     told = call(0, n, crew.gate, *before, *after)
     took = (time.perf_counter_ns() - start) / work
     if n > 1:
@@ -345,6 +378,50 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     else:
         gains.note_alone(took)
     return bool(told)
+
+
+class _Parts(Generic[T]):
+    """The parts of one `run_all`. Whoever has time takes the next, the caller among them, so that none waits for a thread."""
+
+    def __init__(self, function: Callable[..., T], items: list[tuple[Any, ...]], places: _Places) -> None:
+        self.function, self.items, self.places = function, items, places
+        self.left = deque(range(len(items)))
+        self.results: dict[int, T] = {}
+        self.errors: dict[int, BaseException] = {}
+        self.came: list[bool] = []
+        self.went: SimpleQueue[bool] = SimpleQueue()
+        self.over = False
+
+    def work(self) -> None:
+        while True:
+            try:
+                i = self.left.popleft()
+            except IndexError:
+                return
+            try:
+                self.results[i] = self.function(*self.items[i])
+            except Exception as error:
+                self.errors[i] = error
+
+    def help_out(self) -> None:
+        """What another thread does, even if it comes too late."""
+        self.came.append(True)
+        try:
+            # In this order: who sees that it is not over yet is waited for.
+            if not self.over:
+                _keep_off(0, self.places)
+                self.work()
+        except BaseException as error:
+            self.errors[len(self.items)] = error
+        finally:
+            self.went.put(True)
+
+    def end(self) -> None:
+        """Wait for those who came; whoever has not come by now is not needed."""
+        self.over = True
+        self.left.clear()
+        for _ in range(len(self.came)):
+            self.went.get()
 
 
 def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> list[T]:
@@ -357,61 +434,31 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
     most = min(get_threads(), len(items))
     if most < 2 or not _shares() or (places := _look(most)).n < 2:
         return [function(*item) for item in items]
-    results: dict[int, T] = {}
-    errors: dict[int, Exception] = {}
-    left = deque(range(len(items)))
-
-    def work() -> None:
-        while True:
-            try:
-                i = left.popleft()
-            except IndexError:
-                return
-            try:
-                results[i] = function(*items[i])
-            except Exception as error:
-                errors[i] = error
-
-    def help_out() -> None:
-        _keep_off(0, places)
-        work()
-
-    helpers: list[Future[None]] = []
+    job = _Parts(function, items, places)
     try:
         _inside = True
-        # At exit none can be started: then this thread does all.
-        with contextlib.suppress(RuntimeError):
-            for _ in range(places.n - 1):
-                helpers.append(_pool(places.n - 1).submit(help_out))
-        work()
+        _crew.ask(job)
+        job.work()
     finally:
         _inside = False
-        left.clear()
-        # Whoever has not come by now is not needed.
-        started = [helper for helper in helpers if not helper.cancel()]
-        wait(started)
-    for helper in started:
-        helper.result()
-    if errors:
-        raise errors[min(errors)]
-    return [results[i] for i in range(len(items))]
-
-
-def _pool(n: int) -> ThreadPoolExecutor:
-    global _executor
-    if _executor is None or _executor[0] < n:
-        if _executor is not None:
-            _executor[1].shutdown(wait=False)
-        _executor = n, ThreadPoolExecutor(n, thread_name_prefix="opo_fast")
-    return _executor[1]
+        job.end()
+    if job.errors:
+        raise job.errors[min(job.errors)]
+    return [job.results[i] for i in range(len(items))]
 
 
 def _after_fork() -> None:
     """A child has this process's workers in its books, but none of their threads."""
-    global _crew, _executor, _inside, _main
-    _crew, _executor, _inside, _main = _Crew(), None, False, threading.main_thread().ident
+    global _crew, _inside, _main
+    _crew, _inside, _main = _Crew(), False, threading.main_thread().ident
+
+
+def _at_exit() -> None:
+    global _main
+    _main = None
+    _crew.dismiss()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-atexit.register(lambda: _crew.dismiss())
+atexit.register(_at_exit)
