@@ -208,4 +208,4 @@ def checked_fit(oracle: Any, value: Any, place: str) -> Hashable:
             oracle.check_fit(fit)
     except OpoError as error:
         raise OpoError(f"{place} holds a fit that the oracle cannot have given ({error})") from None
-    return fit  # type: ignore[no-any-return]
+    return fit

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from .._support.archive import read_members
 from .._support.checks import as_array, as_distribution, as_real, instance, items, labels_of, real, whole
 from .._support.files import reading, writing
 from ..errors import OpoError
@@ -24,6 +25,7 @@ __all__ = ["TabularMDP", "expected_rewards"]
 
 Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.TabularMDP"
+_MEMBERS = ("meta", "rewards", "start", "P", "data", "indices", "indptr", "action_mask", "state_names", "action_names")
 
 
 class TabularMDP:
@@ -257,8 +259,7 @@ class TabularMDP:
     def load(cls, path: str | os.PathLike[str]) -> TabularMDP:
         """Read a model that `save` wrote; it is validated like any other."""
         with reading(path, "a model that TabularMDP.save wrote"):
-            with np.load(path, allow_pickle=False) as file:
-                stored = dict(file)
+            stored = read_members(path, _MEMBERS)
             meta = json.loads(str(stored["meta"]))
             if meta["format"] != _FORMAT:
                 raise KeyError(meta["format"])

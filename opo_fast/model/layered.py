@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from .._support.archive import read_members
 from .._support.checks import MANY, as_array, as_distribution, as_losses_2d, as_real, frozen, instance, whole
 from .._support.files import reading, writing
 from ..errors import OpoError
@@ -25,6 +26,9 @@ from .transitions import Transitions, as_transitions
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
 
 Array = npt.NDArray[Any]
+
+
+_MEMBERS = ("meta", "layer_sizes", "n_actions", "losses", "action_mask", "data", "indptr", "indices", "block")
 
 
 class LayeredMDP(Immutable):
@@ -185,8 +189,7 @@ class LayeredMDP(Immutable):
             No such file, or one that is damaged or was written by something else.
         """
         with reading(path, "a model that LayeredMDP.save wrote"):
-            with np.load(path, allow_pickle=False) as file:
-                stored = dict(file)
+            stored = read_members(path, _MEMBERS)
             meta = json.loads(str(stored["meta"]))
             if (meta["format"], meta["version"]) != ("opo_fast.LayeredMDP", 1):
                 raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")

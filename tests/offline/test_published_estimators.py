@@ -108,7 +108,9 @@ def test_the_estimators_of_open_bandit_pipeline(monkeypatch):
     without = {name: values for name, values in data.items() if name != "estimated_rewards_by_reg_model"}
     found = evaluate_policy(log, lambda c: world("bandit").policy[c], estimators=["pdis", "snpdis"], resamples=10)
     assert found["pdis"].value == pytest.approx(theirs.InverseProbabilityWeighting().estimate_policy_value(**without), abs=1e-9)
-    assert found["snpdis"].value == pytest.approx(theirs.SelfNormalizedInverseProbabilityWeighting().estimate_policy_value(**without), abs=1e-9)
+    assert found["snpdis"].value == pytest.approx(
+        theirs.SelfNormalizedInverseProbabilityWeighting().estimate_policy_value(**without), abs=1e-9
+    )
     mine = importance.doubly_robust(work.weights, log.losses, played, v).mean()
     assert mine == pytest.approx(theirs.DoublyRobust().estimate_policy_value(**data), abs=1e-9)
     regression = {name: data[name] for name in ("action_dist", "position", "estimated_rewards_by_reg_model")}
