@@ -31,7 +31,8 @@ def coverage(
     result = {}
     for name, rows in held.items():
         inside, miss, width = (np.array(column, float) for column in zip(*rows, strict=True))
-        result[name] = inside.mean(), miss.mean() / (miss.std(ddof=1) / np.sqrt(seeds)), width.mean()
+        told = np.isfinite(miss)  # a log that does not support the policy counts as a miss
+        result[name] = inside.mean(), miss[told].mean() / (miss[told].std(ddof=1) / np.sqrt(told.sum())), width[told].mean()
     return result
 
 

@@ -11,6 +11,8 @@ imported = time.perf_counter() - began
 import numpy as np  # noqa: E402
 from problems import constant_history, dense_mdp, engine_of  # noqa: E402
 
+from opo_fast.algorithm.history import Fits  # noqa: E402
+
 mdp = dense_mdp([1, 3, 3], 2)
 losses, dynamics = of.FiniteLossClass([lambda c: mdp.losses]), of.FiniteDynamicsClass([lambda c: mdp.transitions])
 of.simulate(of.FiniteContexts([mdp]), of.OPO(mdp.layout, losses, dynamics, episodes=10), 10)
@@ -24,7 +26,7 @@ if "all" in sys.argv:
     single = dense_mdp([1, 80, 80], 4)
     history = constant_history(1)
     for k in range(9):
-        history.append(0, 1 + k % 2)
+        history.append(Fits(0, 1 + k % 2))
     engine_of([single]).chain(0, history, 10)
 
 print(imported, time.perf_counter() - began)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import opo_fast as of
 from opo_fast.algorithm.engine import ChainEngine
-from opo_fast.algorithm.history import History
+from opo_fast.algorithm.history import Fits, History
 from opo_fast.algorithm.rules import opo_rule
 
 
@@ -82,5 +82,5 @@ def engine_of(mdps, memory=1 << 32):
 def constant_history(n):
     history = History()
     for _ in range(n):
-        history.append(0, 0)
+        history.append(Fits(0, 0))
     return history

@@ -12,7 +12,7 @@ import numpy as np
 
 import opo_fast as of
 from opo_fast.algorithm.engine import ChainEngine
-from opo_fast.algorithm.history import History
+from opo_fast.algorithm.history import Fits, History
 from opo_fast.algorithm.rules import ChainRule
 
 SHAPES = [(4, 3, 3, 20_000), (10, 5, 3, 20_000), (6, 20, 4, 4_000), (20, 20, 4, 2_000), (50, 50, 5, 60)]
@@ -54,7 +54,7 @@ def seconds_per_step(models: list[of.LayeredMDP], rule: ChainRule, steps: int) -
     history, rng = History(), np.random.default_rng(1)
     fits = np.sort(rng.integers(len(models), size=steps)).tolist()
     for fit in fits:
-        history.append(fit, fit)
+        history.append(Fits(fit, fit))
     engine = ChainEngine(models[0].layout, None, rule, Source(models), 1 << 30)
     contexts = list(range(8 if engine.packed else 1))
     engine.prefetch(contexts, history, 1)

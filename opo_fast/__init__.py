@@ -21,7 +21,7 @@ from .runs.result import SimulationResult
 from .runs.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
-    from . import agents, analysis, envs, kernels, oracles, study
+    from . import agents, analysis, envs, kernels, offline, oracles, study
     from .runs.compare import compare
 
 __version__ = "0.1.0"
@@ -51,6 +51,7 @@ __all__ = [
     "get_threads",
     "kernels",
     "occupancy",
+    "offline",
     "oracles",
     "policy_chain",
     "reference",
@@ -62,7 +63,7 @@ __all__ = [
     "study",
 ]
 
-_PACKAGES = ("agents", "analysis", "envs", "kernels", "oracles", "study")
+_PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
 _LATER = {"compare": "runs.compare"}
 """Names that are imported when they are asked for, and the modules that have them."""
 

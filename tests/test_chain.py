@@ -18,7 +18,7 @@ from opo_fast.algorithm import chain as chain_module
 from opo_fast.algorithm import engine as engine_module
 from opo_fast.algorithm import forms as forms_module
 from opo_fast.algorithm.engine import ChainEngine
-from opo_fast.algorithm.history import History
+from opo_fast.algorithm.history import Fits, History
 from opo_fast.algorithm.rules import ChainRule, opo_rule, reference_chain
 from opo_fast.model import operations
 from opo_fast.model import transitions as transitions_module
@@ -160,7 +160,7 @@ class Source:
 def history_of(pairs):
     history = History()
     for loss_fit, fit in pairs:
-        history.append(loss_fit, fit)
+        history.append(Fits(loss_fit, fit))
     return history
 
 
@@ -183,7 +183,7 @@ def play(source, pairs, *, memory=1 << 28, order=None, prefetch=0, rule="opo"):
     engine = ChainEngine(source.layout, source.mask, rule_of(source.layout, rule), source, memory)
     history, asked = History(), []
     for t, (pair, context) in enumerate(zip(pairs, order, strict=True)):
-        history.append(*pair)
+        history.append(Fits(*pair))
         if prefetch:
             engine.prefetch(order[t : t + prefetch], history, t)
         chain, lane = engine.chain(context, history, t)
@@ -257,10 +257,11 @@ def test_every_rule_equals_its_reference(form, rule, large):
 
 @pytest.mark.parametrize("form", ["packed dense", "packed csr", "single dense", "single csr", "large csr"])
 def test_greedy_rules_play_the_lowest_of_equal_actions(form, large):
-    """Saturated bonuses make every Q exactly 0: one action, the lowest allowed, has probability 1."""
+    """Equal losses and saturated bonuses make all Q of a state equal: the lowest allowed action has probability 1."""
     if FORMS[form][3]:
         large()
     source = Source(form, 2)
+    source.losses = lambda fit, context: np.full(int(source.mask.sum()), 0.5)
     rule = ChainRule(2e9, np.full(source.layout.horizon, 2e9), 2.0 * source.layout.horizon, "contemporaneous", greedy=True)
     engine = ChainEngine(source.layout, source.mask, rule, source, 1 << 20)
     history = history_of(switching(6))
@@ -326,7 +327,7 @@ def test_many_contexts_are_dropped_within_the_budget():
 def test_history_counts_steps_of_equal_fits():
     history = history_of([(0, "a"), (0, "a"), (1, "a"), (1, "b"), (0, "a")])
     assert len(history) == 5
-    assert [history[k] for k in range(5)] == [(0, "a"), (0, "a"), (1, "a"), (1, "b"), (0, "a")]
+    assert [history[k][:2] for k in range(5)] == [(0, "a"), (0, "a"), (1, "a"), (1, "b"), (0, "a")]
     assert [history.equal_steps(k, 5) for k in range(5)] == [2, 1, 1, 1, 1]
     assert history.equal_steps(0, 1) == 1
     assert history.dynamics(0, 3) == {"a"}

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 import opo_fast as of
 from opo_fast import agents, envs
-from opo_fast.algorithm.parameters import PRACTICAL
 from opo_fast.cli import commands as cli
 from opo_fast.errors import install
 
@@ -57,9 +56,9 @@ def test_run_writes_its_result_and_says_where(call):
     result = of.SimulationResult.load(folder / "result.npz")
     assert result.episodes == 40
     assert (result.settings["agent"], result.settings["environment"], result.settings["seed"]) == ("opo", "random-finite", 3)
-    # The same as from Python, with the practical setting.
+    # The same as from Python: the agent tunes itself.
     env = envs.make("random-finite")
-    agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=40, action_mask=env.action_mask, **PRACTICAL._asdict())
+    agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=40, action_mask=env.action_mask)
     expected = of.simulate(env, agent, 40, seed=3)
     assert result.value.tobytes() == expected.value.tobytes()
     table = cells(output)
@@ -67,7 +66,6 @@ def test_run_writes_its_result_and_says_where(call):
     assert table["all"][:2] == ["40", f"{total.learned:.4f}"]
     assert table["all"][-2:] == [f"{total.regret:.4f}", f"{total.gap_closed:.1%}"]
     assert len(table) == len(expected.contexts) + 1
-    assert "Bonuses at their cap: 100% in the first episode" in output
 
 
 def test_nothing_is_overwritten(call):
@@ -200,7 +198,7 @@ def test_agents_lists_every_name_and_its_setting(call):
     output = call("agents").stdout
     for name in agents.names():
         assert name in output
-    assert "bonus_scale 2e-06, eta_scale 50" in output
+    assert "bonus_scale 3e-05" in output
 
 
 @pytest.mark.parametrize("name", agents.names(envs.make("random-finite").layout))
@@ -269,8 +267,8 @@ def test_help(call):
         "--no-plot",
     ):
         assert option in words
-    assert "The practical setting." in words
-    assert "--bonus-scale down" in words
+    assert "opo tunes itself" in words
+    assert "--bonus-scale" in words
     for command in ("run", "show", "envs", "agents", "describe", "theory"):
         assert command in call("--help").stdout
         call(command, "--help")
@@ -331,7 +329,10 @@ def test_the_entry_point(tmp_path):
         ([*SMALL, "--out", "/dev/null"], "--out is '/dev/null': a folder"),
         ([*SMALL, "--agent", "uniform", "--bonus-scale", "3"], "bonus_scale is no option of agent 'uniform': it has none"),
         ([*SMALL, "--agent", "greedy", "--eta-scale", "3"], "eta_scale is no option of agent 'greedy': one of backend is needed"),
-        ([*SMALL, "--agent", "opo-no-bonus", "--bonus-scale", "3"], "bonus_scale is no option of agent 'opo-no-bonus': one of delta, "),
+        (
+            [*SMALL, "--agent", "opo-no-bonus", "--bonus-scale", "3"],
+            "bonus_scale is no option of agent 'opo-no-bonus': one of tuning, ",
+        ),
         (["describe", "atlantis"], "there is no environment 'atlantis'"),
         (["theory", "--horizon", "0"], "horizon is 0"),
         (["theory", "--states", "3"], "states is 3: a whole number at least 5 is needed"),

@@ -159,7 +159,8 @@ def test_each_kernel_is_compiled_once_whatever_the_input():
     once, twice, used = python(code).splitlines()
     assert once == "{}"
     assert twice == "{}"
-    assert int(used) >= 15
+    # Kernels that threads share are compiled inside their entrances.
+    assert int(used) >= 12
 
 
 @compiled_only
@@ -191,7 +192,7 @@ def test_an_edit_of_a_called_file_is_noticed(tmp_path):
         file, value = python(code, **environment).split()
         assert file.startswith(str(tmp_path))
         assert float(value) == pytest.approx(math.exp(-2) / (1 + math.exp(-2)), abs=1e-15)
-    words = tmp_path / "opo_fast" / "kernels" / "_simd.py"
+    words = tmp_path / "opo_fast" / "kernels" / "_constants.py"
     words.write_text(words.read_text().replace("EXP_MIN = -690.0", "EXP_MIN = -1.0"))
     assert float(python(code, **environment).split()[1]) == 0.0
 
@@ -451,7 +452,7 @@ def test_words():
 def _transposed(a, out):
     i = 0
     for line in vtranspose(
-        vload(a, 0), vload(a, 8), vload(a, 16), vload(a, 24), vload(a, 32), vload(a, 40), vload(a, 48), vload(a, 56)
+        (vload(a, 0), vload(a, 8), vload(a, 16), vload(a, 24), vload(a, 32), vload(a, 40), vload(a, 48), vload(a, 56))
     ):  # fmt: skip
         vstore(out, i, line)
         i += 8

@@ -472,7 +472,7 @@ DAMAGE = {
     "meta is no json": {"meta": np.array("{")},
     "meta is a number": {"meta": np.array(3.0)},
     "other format": {"meta": meta(format="other")},
-    "newer version": {"meta": meta(version=2)},
+    "newer version": {"meta": meta(version=3)},
     "no version": {"meta": lambda text: np.array(json.dumps({"format": "opo_fast.LayeredMDP", "kind": 0}))},
     "unknown kind": {"meta": meta(kind=2)},
     "kind is text": {"meta": meta(kind="dense")},

@@ -258,7 +258,6 @@ def test_a_dynamics_with_a_mask_in_an_agent_without():
     options = {"eta": 0.1, "beta_loss": 1.0, "beta_dynamics": 1.0}
     agent = of.OPO(LAYOUT, losses, dynamics, **options)
     with pytest.raises(of.OpoError, match="give the agent action_mask"):
-        agent.observe(of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 0]), np.zeros(2)))
         agent.policy(0)
     for kind in (of.agents.Greedy, of.agents.EpsilonGreedy):
         with pytest.raises(of.OpoError, match="give the agent action_mask"):

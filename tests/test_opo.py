@@ -89,7 +89,7 @@ def test_the_second_policy_is_uniform_where_all_bonuses_start_at_the_cap():
 
 def test_theory_constants_keep_the_policy_uniform_and_the_practical_ones_do_not():
     world = World(masked=False)
-    theory = of.OPO(world.layout, world.losses, world.dynamics, episodes=60)
+    theory = of.OPO(world.layout, world.losses, world.dynamics, episodes=60, tuning="theory")
     result = of.simulate(world.cmdp, theory, 60)
     assert (result.saturation == 1.0).all()
     np.testing.assert_allclose(theory.policy(0), np.full(world.layout.shape, 1 / 3), rtol=1e-14)
@@ -121,7 +121,7 @@ def test_a_single_action_leaves_nothing_to_learn():
     rng = np.random.default_rng(0)
     mdp = random_model(rng, [1, 3, 2], 1)
     losses, dynamics = of.FiniteLossClass([lambda c: mdp.losses]), of.FiniteDynamicsClass([lambda c: mdp.transitions])
-    agent = of.OPO(mdp.layout, losses, dynamics, episodes=20)
+    agent = of.OPO(mdp.layout, losses, dynamics, episodes=20, tuning="theory")
     assert agent.eta == 0.0
     result = of.simulate(of.FiniteContexts([mdp]), agent, 20)
     np.testing.assert_allclose(result.regret, 0.0, atol=1e-15)
@@ -170,7 +170,7 @@ def test_icu_sepsis_is_learned_from_trajectories_alone():
 
 def test_parameters_by_hand_and_from_theory_mix():
     world = World(masked=False)
-    theory = of.OPO(world.layout, world.losses, world.dynamics, episodes=50)
+    theory = of.OPO(world.layout, world.losses, world.dynamics, episodes=50, tuning="theory")
     scaled = of.OPO(world.layout, world.losses, world.dynamics, episodes=50, bonus_scale=0.5, eta_scale=3.0, beta_loss=0.25)
     assert scaled.beta_loss == 0.25
     assert scaled.beta_dynamics == pytest.approx(0.5 * theory.beta_dynamics, rel=1e-15)
@@ -186,7 +186,7 @@ def test_parameters_by_hand_and_from_theory_mix():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "episodes is missing: the theory's parameters need it"),
+        ({"tuning": "theory"}, "episodes is missing: the theory's parameters need it"),
         ({"eta": 0.1, "beta_loss": 0.1}, "episodes is missing"),
         ({"episodes": 0}, "episodes is 0: a whole number at least 1 is needed"),
         ({"episodes": 1.5}, r"episodes is 1\.5: a whole number"),

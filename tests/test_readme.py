@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -19,8 +20,25 @@ BLOCKS = {
 }
 
 
+def write_visits(path):
+    """A file as docs/offline.md describes it: 400 patients who stay until they are home, four steps at most."""
+    rng = np.random.default_rng(0)
+    lines = ["episode,step,state,action,loss,context"]
+    for patient in range(400):
+        context, state = ("mild", "severe")[patient % 2], "ward"
+        for step in range(4):
+            action = ("treat", "wait")[rng.integers(2)]
+            lines.append(f"{patient},{step},{state},{action},{0.75 if state == 'icu' else 0.25},{context}")
+            state = rng.choice(["home", "ward", "icu"], p=[0.6, 0.3, 0.1] if action == "treat" else [0.2, 0.4, 0.4])
+            if state == "home":
+                break
+    path.write_text("\n".join(lines) + "\n")
+
+
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_examples(block, tmp_path):
+    if '"visits.csv"' in block:
+        write_visits(tmp_path / "visits.csv")
     done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     if "gap closed" in block:

@@ -9,7 +9,7 @@ import pytest
 
 import opo_fast as of
 from opo_fast._support.state import read_state, write_state
-from opo_fast.runs.result import COLUMNS, ERRORS, WHOLE
+from opo_fast.runs.result import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ DAMAGES = [
     *(
         (column(name, put_nan), rf"its column {name} has an entry that is not finite, in episode 4")
         for name in COLUMNS
-        if name not in (*WHOLE, *ERRORS, "saturation")
+        if name not in (*WHOLE, *ERRORS, *DIAGNOSTICS, "saturation")
     ),
     (column("context_index", lambda v: v - 1), "context_index runs from -1"),
     (column("context_index", lambda v: v + 5), r"context_index runs from 5 to \d+, and there are"),

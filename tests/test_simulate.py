@@ -206,7 +206,8 @@ def test_prefetched_contexts_are_those_that_come():
             return super().policy(context)
 
     of.simulate(many, many.agent(Spy), 41)
-    assert told == asked
+    # The diagnostics ask for the policy of a context again.
+    assert [c for c, _ in itertools.groupby(told)] == [c for c, _ in itertools.groupby(asked)]
 
 
 # -- values -----------------------------------------------------------------------------------------------------------

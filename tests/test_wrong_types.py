@@ -480,7 +480,7 @@ def test_every_public_name_is_tried():
         "RescaledRewards", "icu_formulary", "icu_reduced", "icu_sepsis", "icu_table", "icu_wards", "load_icu_data", "DynamicsOracle",
         "FunctionClass", "LossOracle", "Refit", "ScheduledOracle", "Checkpoints", "Entry", "Record", "Run", "StoreError", "StoredRun",
         "Summary", "Support", "from_layered", "make", "info", "about", "describe", "from_file", "agents", "analysis", "envs", "kernels",
-        "oracles", "study",
+        "offline", "oracles", "study",
     }  # fmt: skip
     for module in (of, agents, envs, oracles, study):
         for name in module.__all__:

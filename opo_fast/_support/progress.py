@@ -49,13 +49,14 @@ class Bars:
         from rich.table import Column
 
         self._console = Console(stderr=True, highlight=False)
-        overflow: Any = "ellipsis" if self._console.encoding.startswith("utf") else "crop"
-        label = Column(no_wrap=True, overflow=overflow, max_width=max(12, self._console.width - 42))
+        wide = self._console.encoding.startswith("utf")
+        overflow: Any = "ellipsis" if wide else "crop"
+        label = Column(no_wrap=True, overflow=overflow, max_width=max(12, self._console.width - (42 if wide else 56)))
         columns: list[Any] = [
             TextColumn("{task.description}", markup=False, table_column=label),
             BarColumn(bar_width=16),
-            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=13)),
-            TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=13, overflow=overflow)),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow=overflow)),
         ]
         self._bars = Progress(*columns, *([TimeRemainingColumn()] if remaining else []), console=self._console)
         self._tasks: dict[str, Any] = {}

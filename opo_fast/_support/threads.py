@@ -325,6 +325,7 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     call, crew = _entrance(function), _crew
     if most < 2 or _count == 1 or not _TOGETHER or not _shares():
         return bool(call(0, 1, crew.gate, *before, *after))
+    work = max(1, work)
     key = function, work.bit_length()
     gains = crew.gains.get(key)
     if gains is None:
@@ -376,8 +377,8 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
         work()
 
     helpers: list[Future[None]] = []
-    _inside = True
     try:
+        _inside = True
         # At exit none can be started: then this thread does all.
         with contextlib.suppress(RuntimeError):
             for _ in range(places.n - 1):

@@ -343,11 +343,11 @@ class RegCB(_Bandit):
         super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
         if not hasattr(self.loss_oracle, "lower_bound"):
             raise OpoError(f"loss_class is a {type(loss_class).__name__}: an oracle with lower_bound(context, radius) is needed")
-        self.radius = real(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
+        self.allowed_excess = real(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
 
     def lower_bound(self, context: Any) -> Array:
         """The least loss of each action over what is left of the class, shape (A,)."""
-        bounds: Array = np.asarray(self.loss_oracle.lower_bound(context, self.radius), np.float64)[0]
+        bounds: Array = np.asarray(self.loss_oracle.lower_bound(context, self.allowed_excess), np.float64)[0]
         return bounds
 
     def value(self, context: Any) -> float:
@@ -365,7 +365,7 @@ class RegCB(_Bandit):
 
     def settings(self) -> dict[str, Any]:
         """See `BaseAgent.settings`."""
-        return {**super().settings(), "radius": self.radius}
+        return {**super().settings(), "radius": self.allowed_excess}
 
 
 def _log_size(loss_class: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import instance, items, whole
-from .._support.fields import Fields
+from .._support.fields import Fields, as_fit
 from ..algorithm.engine import ChainEngine
-from ..algorithm.history import History
+from ..algorithm.history import Fits, History
 from ..algorithm.rules import ChainRule, reference_chain
+from ..algorithm.self_tuning import Plausible, SelfTuningRule, self_tuning_chain
 from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import Backend
 from .base import SOURCE, State, checked_fit
+from .diagnostics import Diagnostics, diagnose
 from .oracle_agent import OracleAgent
 
 __all__ = ["MEMORY", "ChainAgent"]
@@ -56,20 +58,33 @@ class ChainAgent(OracleAgent):
         backend: Backend = "numba",
         memory: int = MEMORY,
     ) -> None:
-        super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
         instance(rule, "rule", ChainRule)
         self.rule = rule
+        self.versions: tuple[Hashable, Hashable] = (None, None)
+        super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
         self.history = History()
         self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
         if not self.rule.forced:
-            self.history.append(*self.fits)
+            self.history.append(Fits(*self.fits, *self.versions))
+
+    @property
+    def plausible(self) -> bool:
+        """Whether the chains stand on plausible sets of the oracles."""
+        return isinstance(self.rule, SelfTuningRule) and self.rule.plausible
+
+    def _refit(self) -> None:
+        if not self.plausible:
+            super()._refit()
+            return
+        (loss_fit, loss_version), (fit, version) = self.loss_oracle.plausible(), self.dynamics_oracle.plausible()
+        self.fits, self.versions = (loss_fit, fit), (loss_version, version)
 
     def warm_start(self, trajectories: Any, *, progress: bool | None = None) -> None:
         """See `OracleAgent.warm_start`."""
         super().warm_start(trajectories, progress=progress)
         if not self.rule.forced:
             self.history = History()
-            self.history.append(*self.fits)
+            self.history.append(Fits(*self.fits, *self.versions))
             # A chain may have looked at the models without data.
             self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
 
@@ -114,14 +129,27 @@ class ChainAgent(OracleAgent):
         return full
 
     def _literal_policy(self, context: Any) -> Array:
+        if isinstance(self.rule, SelfTuningRule):
+            history = [self.plausible_at(self.history[k], context) for k in range(self.steps)]
+            return self_tuning_chain(history, self.rule).policy if history else self.uniform()
         parts: dict[Any, Any] = {}
         models = []
         for k in range(self.steps):
-            loss_fit, fit = self.history[k]
+            loss_fit, fit = self.history[k][:2]
             if ("P", fit) not in parts:
                 parts["P", fit] = self.transitions(fit, context)
             models.append(LayeredMDP(self.layout, self.loss_oracle.losses(loss_fit, context), parts["P", fit]))
         return reference_chain(models, self.rule) if models else self.uniform()
+
+    def plausible_at(self, fits: Fits, context: Any) -> Plausible:
+        """What was plausible at a context at a step of the history, for the plain NumPy form of the self-tuning chain."""
+        model = LayeredMDP(self.layout, self.loss_oracle.losses(fits.loss, context), self.transitions(fits.dynamics, context))
+        if not self.plausible:
+            return Plausible(model)
+        lower, listed = self.loss_oracle.lower(fits.loss_version, context), self.candidates(fits.dynamics_version)
+        if listed is None:
+            return Plausible(model, lower, np.asarray(self.dynamics_oracle.radius(fits.dynamics_version, context)))
+        return Plausible(model, lower, [self.transitions(fit, context) for fit in listed])
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
         """Advance the chains of these contexts side by side. A hint that never changes a result."""
@@ -137,18 +165,22 @@ class ChainAgent(OracleAgent):
         """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
         super().observe(trajectory)
         if self.episode >= self.rule.forced:
-            self.history.append(*self.fits)
+            self.history.append(Fits(*self.fits, *self.versions))
 
     def settings(self) -> dict[str, Any]:
         """See `BaseAgent.settings`; the rule is among them."""
-        rule = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self.rule).items()}
+        rule = {
+            name: np.asarray(value).tolist() if isinstance(value, (np.ndarray, tuple)) else value for name, value in vars(self.rule).items()
+        }
         return {**super().settings(), "rule": rule}
 
     def _state(self) -> State:
         history = self.history
         # Fits of most oracles are numbers: an array is written and read in no time, however many runs there are.
-        numbered = all(isinstance(fit, int) for run in history.runs for fit in run)
-        runs = np.array(history.runs, np.int64).reshape(-1, 2) if numbered else list(history.runs)
+        width = 4 if self.plausible else 2
+        runs: Any = [run[:width] for run in history.runs]
+        numbered = all(isinstance(fit, int) for run in runs for fit in run)
+        runs = np.array(runs, np.int64).reshape(len(runs), width) if numbered else [list(run) for run in runs]
         return {
             "history.length": history.length,
             "history.starts": np.array(history.starts, np.int64),
@@ -174,12 +206,16 @@ class ChainAgent(OracleAgent):
         rising = all(a < b for a, b in pairwise(history.starts))
         fields.check("history.starts", rising and history.starts[:1] == [0][:wanted], "does not rise from 0")
         for run in runs:
-            fields.check("history.runs", isinstance(run, (list, tuple)) and len(run) == 2, f"holds {run!r}: pairs of fits are needed")
-            pair = zip((self.loss_oracle, self.dynamics_oracle), run, strict=True)
-            loss_fit, fit = (checked_fit(oracle, value, fields.place("history.runs")) for oracle, value in pair)
-            history.runs.append((loss_fit, fit))
-        last = history.runs[-1:] == [self.fits][:wanted]
-        fields.check("history.runs", last, lambda: f"ends with {history.runs[-1:]}: the oracles' fits on all data are {self.fits}")
+            width = 4 if self.plausible else 2
+            good = isinstance(run, (list, tuple)) and len(run) == width
+            fields.check(
+                "history.runs", good, f"holds {run!r}: {width} entries are needed, the fits of a step and the versions of their sets"
+            )
+            oracles = (self.loss_oracle, self.dynamics_oracle)
+            fits = [checked_fit(oracle, value, fields.place("history.runs")) for oracle, value in zip(oracles, run, strict=False)]
+            history.runs.append(Fits(*fits, *map(as_fit, run[2:])))
+        newest = [Fits(*self.fits, *self.versions)][:wanted]
+        fields.check("history.runs", history.runs[-1:] == newest, lambda: f"ends with {history.runs[-1:]}: {newest} is needed, of all data")
         return history
 
     def chains(self) -> dict[str, Any]:
@@ -198,6 +234,16 @@ class ChainAgent(OracleAgent):
             return float("nan")
         chain, lane = self.engine.chain(context, self.history, self.steps)
         return chain.saturation(lane)
+
+    def diagnostics(self, context: Any, *, full: bool = True) -> Diagnostics:
+        """Whether bonuses are too large or no longer needed, in the last step of the chain at `context`.
+
+        Without `full`, what takes a look at all pairs is left out.
+        """
+        if self.steps == 0 or self.episode < self.rule.forced or self.backend == "numpy":
+            return Diagnostics()
+        chain, lane = self.engine.chain(context, self.history, self.steps)
+        return diagnose(self, chain, lane, context, full=full)
 
     def value(self, context: Any) -> float:
         """The optimistic estimate of V(s_1) in the last step of the chain at `context`; 0 before any."""

@@ -26,7 +26,8 @@ class EUC3RL(ChainAgent):
 
     What is known from the sources: the oracles (least squares, log loss), the form of the bonus, what the visits sum, the
     optimization problem of each step. What is our reading, because the algorithm box was not available: the weight 2H of
-    the dynamics' bonus, values kept at least 0 (optimism is not harmed), ties to the lowest action, and the constants
+    the dynamics' bonus, V raised to 0 where it is below (optimism is not harmed; Q is not raised, as then all unexplored actions would
+    tie and the lowest index be played), ties to the lowest action, and the constants
     below; `bonus_scale` multiplies them.
 
     Parameters

@@ -1,19 +1,30 @@
-"""OPO-CMDP (paper, Algorithm 1)."""
+"""OPO-CMDP (paper, Algorithm 1), self-tuning or with given parameters."""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args
 
 import numpy.typing as npt
 
+from .._support.checks import real, shown, whole
 from ..algorithm.parameters import parameters
-from ..algorithm.rules import opo_rule
+from ..algorithm.rules import ChainRule, opo_rule
+from ..algorithm.self_tuning import self_tuning_rule
+from ..errors import OpoError
+from ..model.contextual import Trajectory
 from ..model.layout import Layout
 from ..model.operations import Backend
 from .base import check_layout, sizes_of
 from .chain_agent import MEMORY, ChainAgent
+from .oracle_agent import dynamics_oracle, loss_oracle
 
-__all__ = ["OPO"]
+__all__ = ["OPO", "Tuning"]
+
+Tuning = Literal["auto", "theory"]
+PATIENCE = 100
+"""Episodes after which an agent at the theory's constants says that its policy is uniform."""
 
 
 class OPO(ChainAgent):
@@ -21,27 +32,35 @@ class OPO(ChainAgent):
 
     Episode t plays pi^t, built at the context from the fits 1..t-1, and then fits anew on all trajectories.
 
+    It needs no parameter. Where the oracles tell what the data leave plausible, as most of this package's do, Q is the greater of
+    Algorithm 1's estimate and of a bound over all that is plausible, and the learning rate of the exponential weights is AdaHedge's
+    (see `opo_fast.algorithm.self_tuning`). Other oracles get a bonus with normalised constants.
+
     Parameters
     ----------
     layout : Layout
     loss_class, dynamics_class
         Function classes (`FiniteLossClass`, `FiniteDynamicsClass`, ...) or oracles.
+    tuning : {"auto", "theory"}, optional
+        "theory" is Algorithm 1 to the letter with the parameters of the main theorem, which keep the policy uniform at any practical
+        T. Default: "auto", or by hand where one of the factors and parameters below is given.
     episodes : int, optional
-        T of the theory's parameters; needed unless eta, beta_loss and beta_dynamics are all given.
+        T of the theory's parameters. Needed for "theory", and by hand unless eta, beta_loss and beta_dynamics are all given.
+        Without it "auto" takes the number of the episode, rounded up to a power of two.
     delta : float
-        Failure probability of the theory's parameters.
-    bonus_scale, eta_scale : float
-        Factors on the theory's betas and eta. With 1 (the theory) every bonus stays at its cap at practical T, and the
-        policy uniform; `opo_fast.analysis.PRACTICAL` holds a setting that learns.
+        Failure probability: of the theory's parameters, and of the plausible sets, half for each class.
+    bonus_scale, eta_scale : float, optional
+        By hand: factors on the theory's betas and eta, 1 where not given.
     eta, beta_loss, beta_dynamics : float, optional
-        Given by hand instead; the scales then do not apply to them.
+        By hand, instead of the theory's; the scales then do not apply to them.
     action_mask, backend, memory
         See `ChainAgent`.
 
     Attributes
     ----------
-    eta, beta_loss, beta_dynamics : float
-        As used.
+    tuning : {"auto", "theory", "by hand"}
+    eta, beta_loss, beta_dynamics : float or None
+        As used; None where they change from step to step ("auto").
 
     Raises
     ------
@@ -55,10 +74,11 @@ class OPO(ChainAgent):
         loss_class: Any,
         dynamics_class: Any,
         *,
+        tuning: Tuning | None = None,
         episodes: int | None = None,
         delta: float = 0.05,
-        bonus_scale: float = 1.0,
-        eta_scale: float = 1.0,
+        bonus_scale: float | None = None,
+        eta_scale: float | None = None,
         eta: float | None = None,
         beta_loss: float | None = None,
         beta_dynamics: float | None = None,
@@ -67,11 +87,56 @@ class OPO(ChainAgent):
         memory: int = MEMORY,
     ) -> None:
         check_layout(layout)
+        if tuning is not None and tuning not in get_args(Tuning):
+            raise OpoError(f"tuning is {shown(tuning)}: 'auto' or 'theory' is needed")
+        scales = {"bonus_scale": bonus_scale, "eta_scale": eta_scale}
+        given = {"eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics}
+        by_hand = [name for name, value in {**scales, **given}.items() if value is not None]
+        if tuning is not None and by_hand:
+            raise OpoError(f"tuning is {tuning!r} and {by_hand[0]} is given: one of the two is needed")
+        self.tuning = "by hand" if by_hand else tuning or "auto"
+        self.eta: float | None = None
+        self.beta_loss: float | None = None
+        self.beta_dynamics: float | None = None
         sizes = sizes_of(loss_class, dynamics_class)
-        self.eta, self.beta_loss, self.beta_dynamics = self._parameters(
-            episodes,
-            {"eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics},
-            lambda t: parameters(layout, t, **sizes, delta=delta, bonus_scale=bonus_scale, eta_scale=eta_scale),
-        )
-        rule = opo_rule(layout, self.eta, self.beta_loss, self.beta_dynamics)
-        super().__init__(layout, loss_class, dynamics_class, rule, action_mask=action_mask, backend=backend, memory=memory)
+        losses, dynamics = loss_oracle(loss_class, layout, action_mask), dynamics_oracle(dynamics_class, layout, action_mask)
+        if self.tuning == "auto":
+            rule = self._self_tuning(layout, episodes, sizes, delta, (losses, dynamics))
+        else:
+            factors = {name: 1.0 if value is None else value for name, value in scales.items()}
+            rule = self._given(layout, episodes, given, lambda t: parameters(layout, t, **sizes, delta=delta, **factors))
+        super().__init__(layout, losses, dynamics, rule, action_mask=action_mask, backend=backend, memory=memory)
+
+    def observe(self, trajectory: Trajectory) -> None:
+        """See `ChainAgent.observe`. Once, after `PATIENCE` episodes in which the theory's bonuses kept the policy uniform, it says so."""
+        super().observe(trajectory)
+        if self.tuning == "theory" and self.episode == PATIENCE:
+            betas, h = self.rule.bonus(self.steps), self.layout.horizon
+            # Every Q is 0 where the bonus is at least H however often a pair was visited.
+            least = min(1.0, betas.beta_loss / 2 / PATIENCE) + 2 * h * min(1.0, float(betas.beta_dynamics[0]) / 2 / PATIENCE)
+            if least >= h * (1 + 1e-6):
+                warnings.warn(
+                    f"after {PATIENCE} episodes every bonus is still above the greatest loss-to-go {h}, so the policy is uniform: the "
+                    "theory's constants need more episodes than are practical; leave out tuning to learn",
+                    stacklevel=2,
+                )
+
+    def _given(
+        self, layout: Layout, episodes: int | None, given: dict[str, float | None], theory: Callable[[int], Iterable[float]]
+    ) -> ChainRule:
+        """The rule with the parameters of the theorem or by hand."""
+        eta, beta_loss, beta_dynamics = self._parameters(episodes, given, theory)
+        self.eta, self.beta_loss, self.beta_dynamics = eta, beta_loss, beta_dynamics
+        return opo_rule(layout, eta, beta_loss, beta_dynamics)
+
+    def _self_tuning(
+        self, layout: Layout, episodes: int | None, sizes: dict[str, float], delta: float, oracles: tuple[Any, Any]
+    ) -> ChainRule:
+        """The rule without parameters, and plausible sets in the oracles that can keep them."""
+        delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.planned = None if episodes is None else whole(episodes, "episodes", least=1, most=10**100)
+        plausible = all(hasattr(oracle, "keep_plausible") for oracle in oracles)
+        if plausible:
+            for oracle in oracles:
+                oracle.keep_plausible(delta / 2)
+        return self_tuning_rule(layout, **sizes, delta=delta, episodes=self.planned, plausible=plausible)

@@ -14,7 +14,7 @@ from .._support.numbers import log_loss
 from ..errors import OpoError, Place
 from ..model.contextual import Trajectory, context_key
 from ..model.layered import LayeredMDP
-from ..model.layout import Layout, as_losses
+from ..model.layout import Layout, as_losses, as_mask
 from ..model.operations import Backend, check_backend, solve
 from ..model.reference import Solution
 from ..model.transitions import Transitions, as_transitions
@@ -22,7 +22,7 @@ from ..oracles.log import TrajectoryLog
 from ..oracles.schedule import add_all
 from .base import BaseAgent, State, oracle_state, restore_oracle
 
-__all__ = ["OracleAgent", "make_oracle"]
+__all__ = ["OracleAgent", "dynamics_oracle", "loss_oracle", "make_oracle"]
 
 Array = npt.NDArray[Any]
 PLANS = 1 << 26
@@ -60,9 +60,10 @@ class OracleAgent(BaseAgent):
         super().__init__(layout, action_mask=action_mask)
         check_backend(backend)
         self.backend = backend
-        self.loss_oracle = make_oracle(loss_class, layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))
-        self.dynamics_oracle = make_oracle(dynamics_class, layout, self.action_mask, "dynamics_class", ("observe", "fit", "transitions"))
-        self.fits: tuple[Hashable, Hashable] = (self.loss_oracle.fit(), self.dynamics_oracle.fit())
+        self.loss_oracle = loss_oracle(loss_class, layout, self.action_mask)
+        self.dynamics_oracle = dynamics_oracle(dynamics_class, layout, self.action_mask)
+        self.fits: tuple[Hashable, Hashable] = (None, None)
+        self._refit()
         self.held_out = (float("nan"), float("nan"))
         self._plans: LRU[Solution] = LRU(PLANS)
 
@@ -100,11 +101,15 @@ class OracleAgent(BaseAgent):
                 if state is not None:
                     oracle.restore(state)
             raise
-        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
+        self._refit()
 
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
         super().observe(trajectory)
+        self._refit()
+
+    def _refit(self) -> None:
+        """Take the oracles' fits on all data so far."""
         self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
 
     def _learn(self, trajectory: Trajectory) -> None:
@@ -143,9 +148,23 @@ class OracleAgent(BaseAgent):
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of a fit at a context, one per allowed pair."""
-        array = as_losses(self.layout, self.loss_oracle.losses(fit, context), Place("losses of fit {!r} at context {!r}", fit, context))
-        rows = array.reshape(-1) if self.action_mask is None else array[self.action_mask]
-        return frozen(rows)
+        return self._rows(self.loss_oracle.losses(fit, context), Place("losses of fit {!r} at context {!r}", fit, context))
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """Least plausible losses at a context, one per allowed pair."""
+        return self._rows(self.loss_oracle.lower(version, context), Place("lower losses of version {!r} at context {!r}", version, context))
+
+    def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
+        """The plausible dynamics of a version, or None where they cannot be listed."""
+        return tuple(self.dynamics_oracle.candidates(version)) if hasattr(self.dynamics_oracle, "candidates") else None
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Total variation of plausible dynamics from the fit at a context, one per allowed pair."""
+        return self._rows(self.dynamics_oracle.radius(version, context), Place("radius of version {!r} at context {!r}", version, context))
+
+    def _rows(self, values: Any, where: Place) -> Array:
+        array = as_losses(self.layout, values, where)
+        return frozen(array.reshape(-1) if self.action_mask is None else array[self.action_mask])
 
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
         """Validated transitions of a fit at a context."""
@@ -166,14 +185,25 @@ class OracleAgent(BaseAgent):
         for prefix, oracle in (("loss oracle", self.loss_oracle), ("dynamics oracle", self.dynamics_oracle)):
             if getattr(oracle, "episodes", state["episode"]) < state["episode"]:
                 raise OpoError(f"state['episode'] is {state['episode']}: the {prefix} has seen {oracle.episodes} episodes only")
-        self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
+        self._refit()
         # Plans are kept by the numbers of fits, which belong to other data now.
         self._plans = LRU(PLANS)
 
 
+def loss_oracle(source: Any, layout: Layout, action_mask: npt.ArrayLike | None) -> Any:
+    """A fresh oracle of a loss class, or the given oracle."""
+    return make_oracle(source, layout, as_mask(layout, action_mask), "loss_class", ("observe", "fit", "losses"))
+
+
+def dynamics_oracle(source: Any, layout: Layout, action_mask: npt.ArrayLike | None) -> Any:
+    """A fresh oracle of a dynamics class, or the given oracle."""
+    return make_oracle(source, layout, as_mask(layout, action_mask), "dynamics_class", ("observe", "fit", "transitions"))
+
+
 def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:
     """A fresh oracle of a function class, or the given oracle; anything else is refused."""
-    oracle = source.oracle(layout, action_mask) if hasattr(source, "oracle") else source
+    # The attribute `oracle` of a scheduled oracle is the one that it schedules.
+    oracle = source.oracle(layout, action_mask) if callable(getattr(source, "oracle", None)) else source
     missing = [method for method in methods if not callable(getattr(oracle, method, None))]
     if missing:
         raise OpoError(

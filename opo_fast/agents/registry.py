@@ -65,12 +65,11 @@ class AgentInfo:
 
 _MODEL = ("layout", "loss_class", "dynamics_class")
 _LOSS = ("layout", "loss_class")
-_OPO = {"bonus_scale": PRACTICAL.bonus_scale, "eta_scale": PRACTICAL.eta_scale}
 _COUNTS = {"bonus_scale": 1e-3, "eta_scale": 100.0}
 
-# Chosen by bench/tune_agents.py as the best on its environments, over grids of about the same size; OPO's is the documented one.
+# Chosen by bench/tune_agents.py as the best on its environments, over grids of about the same size; OPO tunes itself.
 _ENTRIES = [
-    AgentInfo("opo", "OPO-CMDP, the paper's algorithm", OPO, _MODEL, _OPO),
+    AgentInfo("opo", "OPO-CMDP, the paper's algorithm, self-tuning", OPO, _MODEL),
     AgentInfo("e-uc3rl", "Eluder-based counterfactual optimism, greedy planning", EUC3RL, _MODEL, {"bonus_scale": 3e-5}),
     AgentInfo("rm-ucdd", "counted actions under minimum reachability, greedy planning", RMUCDD, _MODEL, {"bonus_scale": 1e-6}),
     AgentInfo("lolipop", "layerwise policy cover, inverse gap weighting", LOLIPOP, _MODEL, {"eta_scale": 1e5, "trust_scale": 1e2}),
@@ -156,7 +155,8 @@ def make(
         T.
     bonus_scale, eta_scale : float, optional
         Factors on the theory's values, 1 being the theory; an agent without a bonus or a rate refuses them.
-        Default: the agent's practical setting.
+        Default: the agent's practical setting. OPO tunes itself where neither is given; where one is, the other is that of
+        `opo_fast.analysis.PRACTICAL`.
     seed : int
         Of agents that draw (LOLIPOP).
     **options
@@ -177,6 +177,13 @@ def make(
             needed = f"one of {', '.join(known)} is needed" if known else "it has none"
             raise OpoError(f"{key} is no option of agent {name!r}: {needed}")
     given = {"episodes": episodes, "seed": seed, "action_mask": getattr(env, "action_mask", None), **entry.practical}
+    if entry.factory is OPO:
+        # A power of two that grows with the episodes serves as well as their number, and a run may be made longer.
+        del given["episodes"]
+        if {"eta", "beta_loss", "beta_dynamics", *scales} & set(options) or options.get("tuning") == "theory":
+            given["episodes"] = episodes
+        if set(scales) & set(options):
+            given.update(PRACTICAL._asdict())
     if entry.factory is RMUCDD and "p_min" not in options:
         given["p_min"] = minimum_reachability(env, _contexts(env))
     arguments = {**{key: value for key, value in given.items() if key in allowed}, **options}

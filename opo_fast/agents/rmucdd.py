@@ -42,7 +42,8 @@ class RMUCDD(ChainAgent):
     place of occupancies, the rate. The rest is a reconstruction, because the algorithm box was not available: the first
     |A| episodes and the greedy replay are those of UCCB (Xu and Zeevi), the template of the method; the bonus and its
     constants are derived below, and `bonus_scale` multiplies them. In the last layer the dynamics is known (the end
-    state follows), so that it has no bonus there. With masks, a state with fewer actions goes through them in turn.
+    state follows), so that it has no bonus there. The least Q is looked for before V is raised to 0, so that unexplored
+    actions do not tie. With masks, a state with fewer actions goes through them in turn.
 
     Parameters
     ----------

@@ -22,8 +22,11 @@ from ..kernels._simd import LANES
 from ..kernels.weights import count_saturated
 from ..model.layout import aligned
 from ..model.transitions import Transitions
-from .history import History
+from .hedge import HedgeSums
+from .history import Fits, History
+from .plausible import PlausibleModels
 from .policies import PolicyStore, VisitSum, VisitSums
+from .rules import Bonus
 
 if TYPE_CHECKING:
     from .engine import ChainEngine
@@ -64,12 +67,16 @@ class Chain:
         self.last: Array | None = None
         self.models: dict[Hashable, Any] = {}
         self.loss_rows: dict[Hashable, Array] = {}
+        self.hedge = HedgeSums(engine, self.lanes) if engine.rule.hedged else None
+        self.sets = PlausibleModels(self)
         self.steps, self.planned = 0, 0
         self.measured, self.held = 0, len(contexts)
 
     def _begin_anew(self) -> None:
         self.steps = 0
         self.sum_q[:] = 0.0
+        if self.hedge is not None:
+            self.hedge.restart()
         self.policies.restart()
         self.visits = {fit: VisitSum.empty(self.width) for fit in self.kept}
 
@@ -77,34 +84,46 @@ class Chain:
     def nbytes(self) -> int:
         """Bytes held, models included."""
         vectors = self.sum_q.nbytes + self.policies.nbytes + self.width * 8 * (len(self.visits) + len(self.loss_rows))
+        vectors += self.sets.nbytes + (0 if self.hedge is None else self.hedge.nbytes)
         return vectors + sum(self._model_bytes(model) for model in self.models.values())
 
     def advance(self, history: History, n: int) -> None:
         """Bring the chain to `n` steps."""
         rule = self.engine.rule
+        keep = self.surprised or (n > 0 and rule.bonus(n - 1).needed)
         while self.steps < n:
-            loss_fit, fit = history[self.steps]
-            length = min(history.equal_steps(self.steps, n), self._free_lines(history, n))
-            # E-UC3RL and RM-UCDD keep one sum, which all models share.
-            key = fit if rule.visits == "latest" else None
-            entry = self._caught_up(key, fit, history)
-            if entry is None:
-                self.kept.add(key)
-                self.surprised = True
-                self._begin_anew()
-                continue
-            self._run(self._model(fit), self._losses(loss_fit), entry.counts, length)
+            fits, bonus = history[self.steps], rule.bonus(self.steps)
+            length = min(history.equal_steps(self.steps, n), bonus.end - self.steps)
+            entry = None
+            if keep:
+                length = min(length, self._free_lines(history, n))
+            else:
+                self.policies.drop_before(self.steps)
+            if bonus.needed:
+                # E-UC3RL and RM-UCDD keep one sum, which all models share.
+                key = fits.dynamics if rule.visits == "latest" else None
+                entry = self._caught_up(key, fits.dynamics, history)
+                if entry is None:
+                    self.kept.add(key)
+                    self.surprised = keep = True
+                    self._begin_anew()
+                    continue
+            self._run(fits, bonus, None if entry is None else entry.counts, length, keep)
             self.steps += length
             self.planned += length * len(self.contexts)
-            entry.counted = self.steps - 1
-            self.last = entry.counts
+            if not keep:
+                self.policies.first = self.steps
+            if entry is not None:
+                entry.counted = self.steps - 1
+            self.last = None if entry is None else entry.counts
             self._forget(history, n)
 
     def prepare(self, history: History, n: int) -> None:
         """Build the models of the next steps in this thread: two threads of Python only wait for each other."""
-        for loss_fit, fit in history.pairs(self.steps, n)[:RECENT]:
-            self._losses(loss_fit)
-            self._model(fit)
+        for fits in history.between(self.steps, n)[:RECENT]:
+            self.losses(fits.loss)
+            self.model(fits.dynamics)
+            self.sets.prepare(fits)
 
     def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> VisitSum | None:
         """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
@@ -129,9 +148,9 @@ class Chain:
                     entry.counts += self.policies.lines[line]
             else:
                 if rule == "contemporaneous":
-                    fit = history[entry.counted][1]
+                    fit = history[entry.counted].dynamics
                     count = min(count, history.equal_steps(entry.counted, self.steps))
-                self._visit(self._model(fit), entry.counts, k, count)
+                self._visit(self.model(fit), entry.counts, k, count)
             entry.counted += count
 
     def _free_lines(self, history: History, n: int) -> int:
@@ -162,22 +181,25 @@ class Chain:
 
     def _forget(self, history: History, n: int) -> None:
         """Models that no step nearby uses are asked for again if they return."""
+        self.sets.forget(history, self.steps, n)
         if len(self.models) > 2 * RECENT:
-            recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT))
+            recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT)) | self.sets.fits
             self.models = {fit: model for fit, model in self.models.items() if fit in recent}
             if self.engine.rule.visits == "latest":
                 self.visits = {fit: entry for fit, entry in self.visits.items() if fit in recent or fit in self.kept}
         if len(self.loss_rows) > 2 * RECENT:
             self.loss_rows.clear()
 
-    def _model(self, fit: Hashable) -> Any:
+    def model(self, fit: Hashable) -> Any:
+        """The dynamics of a fit at the contexts, as the kernels of this form take it."""
         if fit not in self.models:
             self.models[fit] = self._prepare([self.engine.source.transitions(fit, context) for context in self.contexts])
         return self.models[fit]
 
-    def _losses(self, fit: Hashable) -> Array:
+    def losses(self, fit: Hashable) -> Array:
+        """The losses of a fit at the contexts, as the kernels of this form take them."""
         if fit not in self.loss_rows:
-            self.loss_rows[fit] = self._interleave([self.engine.source.losses(fit, context) for context in self.contexts])
+            self.loss_rows[fit] = self.interleave([self.engine.source.losses(fit, context) for context in self.contexts])
         return self.loss_rows[fit]
 
     def policy(self, lane: int) -> Array:
@@ -189,8 +211,9 @@ class Chain:
         """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term of beta 0 is not looked at."""
         if self.last is None:
             return 1.0
-        engine, rule = self.engine, self.engine.rule
-        count = count_saturated(self.last, lane, self.lanes, engine.layout.offsets, engine.rows, rule.beta_loss / 2, rule.beta_dynamics / 2)
+        engine, bonus = self.engine, self.engine.rule.bonus(self.steps - 1)
+        halves = bonus.beta_loss / 2, bonus.beta_dynamics / 2
+        count = count_saturated(self.last, lane, self.lanes, engine.layout.offsets, engine.rows, *halves)
         return count / engine.n_rows  # type: ignore[no-any-return]
 
     def value(self, lane: int) -> float:
@@ -214,6 +237,7 @@ class Chain:
             "visits": [entry.counts.copy() for entry in self.visits.values()],
             "last": None if self.last is None else self.last.copy(),
             "v": self.v.copy(),
+            "hedge": None if self.hedge is None else self.hedge.state(),
         }
 
     def restore(self, fields: Fields, history: History, n: int) -> None:
@@ -233,8 +257,10 @@ class Chain:
         within = bool((visits <= counted[:, None] * (1 + 1e-9)).all())
         fields.check("visits", within, "holds more visits than policies were counted")
         last = None if fields.value("last") is None else fields.numbers("last", (self.width,), least=0.0)
-        fields.check("last", (last is None) == (steps == 0), f"does not belong to a chain of {steps} steps")
+        fields.check("last", last is None or steps > 0, "does not belong to a chain of 0 steps")
         sum_q, v = fields.numbers("sum_q", (self.width,)), fields.numbers("v", self.v.shape)
+        if self.hedge is not None:
+            self.hedge.restore(fields.inner("hedge"))
         self.planned, self.surprised = fields.whole("planned"), fields.truth("surprised")
         self.steps, self.kept, self.sum_q, self.v, self.last = steps, set(kept), sum_q, v, last
         self.policies.take_over(store, first)
@@ -246,10 +272,14 @@ class Chain:
 
     # What the two forms do differently.
 
+    def table(self, models: list[Any]) -> Array:
+        """Where the kernels find models of this form in memory."""
+        raise NotImplementedError
+
     def _prepare(self, transitions: list[Transitions]) -> Any:
         raise NotImplementedError
 
-    def _interleave(self, rows: list[Array]) -> Array:
+    def interleave(self, rows: list[Array]) -> Array:
         raise NotImplementedError
 
     def _model_bytes(self, model: Any) -> int:
@@ -258,5 +288,5 @@ class Chain:
     def _visit(self, model: Any, counts: Array, k: int, count: int) -> None:
         raise NotImplementedError
 
-    def _run(self, model: Any, losses: Array, counts: Array, length: int) -> None:
+    def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         raise NotImplementedError

@@ -45,6 +45,18 @@ class ModelSource(Protocol):
         """The validated transitions."""
         ...
 
+    def lower(self, version: Hashable, context: Any) -> Array:
+        """The least losses of the rows over a version of the plausible losses, read-only float64 (self-tuning chains)."""
+        ...
+
+    def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
+        """The fits in a version of the plausible dynamics, or None where they cannot be listed (self-tuning chains)."""
+        ...
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        """Total variation of the rows in a version that cannot be listed, read-only float64 (self-tuning chains)."""
+        ...
+
 
 _ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
 

@@ -17,10 +17,15 @@ from ..kernels import packed as packed_kernels
 from ..kernels._simd import LANES
 from ..kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
 from ..kernels.ingest import pack_lane
+from ..kernels.packed_self_tuning import packed_self_tuning_steps
+from ..kernels.plausible import TABLE
+from ..kernels.self_tuning import self_tuning_steps
 from ..model.layout import aligned
 from ..model.operations import Scratch, chunk_of, visit_once
 from ..model.transitions import DENSE, Transitions
 from .chain import Chain
+from .history import Fits
+from .rules import Bonus
 
 if TYPE_CHECKING:
     from .engine import ChainEngine
@@ -29,8 +34,14 @@ __all__ = ["PackedChain", "SingleChain"]
 
 Array = npt.NDArray[Any]
 
+NO_ROWS = np.empty(0)
 BATCH_BYTES = 1 << 27
 """Most bytes of what many policies at once need, above which past policies go through a dynamics one by one."""
+
+
+def _place(array: Array) -> tuple[int, int]:
+    """Address and number of entries."""
+    return array.__array_interface__["data"][0], array.size
 
 
 class SingleChain(Chain):
@@ -39,7 +50,7 @@ class SingleChain(Chain):
     def _prepare(self, transitions: list[Transitions]) -> Transitions:
         return transitions[0]
 
-    def _interleave(self, rows: list[Array]) -> Array:
+    def interleave(self, rows: list[Array]) -> Array:
         return rows[0]
 
     def _model_bytes(self, model: Transitions) -> int:
@@ -73,7 +84,15 @@ class SingleChain(Chain):
             else:
                 run_together(visit_batch_csr, model.arguments, (parts, self.policies.lines, i, n, d, w, counts, private), threads, work)
 
-    def _run(self, model: Transitions, losses: Array, counts: Array, length: int) -> None:
+    def table(self, models: list[Transitions]) -> Array:
+        lines = [[t.kind, *_place(t.data), *_place(t.indptr), *_place(t.indices), _place(t.block)[0]] for t in models]
+        return np.array(lines, np.int64).reshape(-1, TABLE)
+
+    def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
+        model, losses = self.model(fits.dynamics), self.losses(fits.loss)
+        if self.hedge is not None:
+            self._run_hedged(fits, bonus, counts, length, keep)
+            return
         rule, scratch = self.engine.rule, Scratch(model)
         chunk = chunk_of(model)
         most = min(get_threads(), model.threads)
@@ -81,9 +100,27 @@ class SingleChain(Chain):
         after = (
             model.parts, length, self.policies.line(self.steps), chunk, model.width, int(rule.greedy),
             int(rule.visits == "actions"), losses, counts, self.policies.lines, self.sum_q, self.v, scratch.d, scratch.w,
-            scratch.private, rule.beta_loss / 2, rule.beta_dynamics / 2, rule.weight, rule.eta, lines,
+            scratch.private, bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight, rule.eta, lines,
         )  # fmt: skip
         run_together(kernels.chain_steps, model.arguments, after, most, length * model.n_transitions)
+
+    def _run_hedged(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
+        assert self.hedge is not None
+        hedge, layout = self.hedge, self.engine.layout
+        lower, found = self.sets.prepare(fits)
+        model, losses = self.model(fits.dynamics), self.losses(fits.loss)
+        scratch, chunk = Scratch(model), chunk_of(model)
+        most = min(get_threads(), model.threads)
+        lines = np.empty((3 * most, min(chunk, max(layout.layer_sizes)) * layout.n_actions))
+        order = np.empty((most, max(layout.layer_sizes) if found.radius.size else 0), np.int64)
+        after = (
+            model.parts, length, self.policies.line(self.steps), int(keep), chunk, model.width, int(bonus.needed), losses,
+            NO_ROWS if counts is None else counts, (bonus.beta_loss / 2, bonus.beta_dynamics / 2, self.engine.rule.weight),
+            (lower, found.table, found.radius, order), self.policies.lines,
+            (self.sum_q, self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess), NO_ROWS, scratch.d, scratch.w,
+            scratch.private, lines,
+        )  # fmt: skip
+        run_together(self_tuning_steps, model.arguments, after, most, length * model.n_transitions)
 
 
 class PackedChain(Chain):
@@ -103,7 +140,7 @@ class PackedChain(Chain):
             pack_lane(*t.arguments, self.engine.packed_block, packed, lane)
         return packed
 
-    def _interleave(self, rows: list[Array]) -> Array:
+    def interleave(self, rows: list[Array]) -> Array:
         packed = aligned(self.engine.n_rows * self.lanes, zero=True).reshape(self.engine.n_rows, self.lanes)
         for lane, values in enumerate(rows):
             packed[:, lane] = values
@@ -118,10 +155,25 @@ class PackedChain(Chain):
             engine.packed_block, engine.layout.offsets, engine.rows, model, self.policies.lines, k, count, self.d, self.w, counts
         )
 
-    def _run(self, model: Array, losses: Array, counts: Array, length: int) -> None:
+    def table(self, models: list[Array]) -> Array:
+        return np.array([_place(model) for model in models], np.int64).reshape(-1, 2)
+
+    def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         engine, rule = self.engine, self.engine.rule
-        packed_kernels.packed_steps(
-            engine.packed_block, engine.layout.offsets, engine.rows, length, self.policies.line(self.steps), int(rule.greedy),
-            int(rule.visits == "actions"), model, losses, counts, self.policies.lines, self.sum_q, self.v, self.d, self.w,
-            rule.beta_loss / 2, rule.beta_dynamics / 2, rule.weight, rule.eta,
+        model, losses = self.model(fits.dynamics), self.losses(fits.loss)
+        layout = (engine.packed_block, engine.layout.offsets, engine.rows)
+        betas = (bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight)
+        if self.hedge is None:
+            packed_kernels.packed_steps(
+                *layout, length, self.policies.line(self.steps), int(rule.greedy), int(rule.visits == "actions"), model, losses,
+                counts, self.policies.lines, self.sum_q, self.v, self.d, self.w, *betas, rule.eta,
+            )  # fmt: skip
+            return
+        hedge = self.hedge
+        lower, found = self.sets.prepare(fits)
+        order = np.empty(max(engine.layout.layer_sizes) * self.lanes if found.radius.size else 0, np.int64)
+        packed_self_tuning_steps(
+            *layout, length, self.policies.line(self.steps), int(keep), int(bonus.needed), model, losses,
+            NO_ROWS if counts is None else counts, *betas, lower, found.table, found.radius, order, self.policies.lines, self.sum_q,
+            self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess, NO_ROWS, self.d, self.w,
         )  # fmt: skip

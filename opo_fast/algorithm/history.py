@@ -4,36 +4,47 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable
+from typing import NamedTuple
 
 from ..errors import OpoError
 
-__all__ = ["History"]
+__all__ = ["Fits", "History"]
+
+
+class Fits(NamedTuple):
+    """The fits of a step, and the versions of the plausible sets that they come from, where such are kept."""
+
+    loss: Hashable
+    dynamics: Hashable
+    loss_version: Hashable = None
+    dynamics_version: Hashable = None
 
 
 class History:
-    """The fits of steps k = 0, 1, ... as runs of equal pairs (loss fit, dynamics fit)."""
+    """The fits of steps k = 0, 1, ... as runs of equal ones."""
 
     def __init__(self) -> None:
-        self.runs: list[tuple[Hashable, Hashable]] = []
+        self.runs: list[Fits] = []
         self.starts: list[int] = []
         self.length = 0
 
-    def append(self, loss_fit: Hashable, dynamics_fit: Hashable) -> None:
+    def append(self, fits: Fits) -> None:
         """Add the fits of the next step."""
-        for name, fit in (("losses", loss_fit), ("dynamics", dynamics_fit)):
+        names = "fit() of the losses oracle", "fit() of the dynamics oracle", "the losses oracle's version", "the dynamics oracle's version"
+        for name, fit in zip(names, fits, strict=True):
             try:
                 hash(fit)
             except TypeError:
-                raise OpoError(f"fit() of the {name} oracle gave a {type(fit).__name__}: something hashable is needed") from None
-        if not self.runs or self.runs[-1] != (loss_fit, dynamics_fit):
-            self.runs.append((loss_fit, dynamics_fit))
+                raise OpoError(f"{name} gave a {type(fit).__name__}: something hashable is needed") from None
+        if not self.runs or self.runs[-1] != fits:
+            self.runs.append(fits)
             self.starts.append(self.length)
         self.length += 1
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, k: int) -> tuple[Hashable, Hashable]:
+    def __getitem__(self, k: int) -> Fits:
         return self.runs[self._run(k)]
 
     def _run(self, k: int) -> int:
@@ -47,8 +58,8 @@ class History:
 
     def dynamics(self, k: int, n: int) -> set[Hashable]:
         """The dynamics fits of steps k..n-1."""
-        return {fit for _, fit in self.pairs(k, n)}
+        return {fits.dynamics for fits in self.between(k, n)}
 
-    def pairs(self, k: int, n: int) -> list[tuple[Hashable, Hashable]]:
-        """The pairs of fits of the runs that steps k..n-1 lie in."""
+    def between(self, k: int, n: int) -> list[Fits]:
+        """The fits of the runs that steps k..n-1 lie in."""
         return self.runs[self._run(k) : self._run(n - 1) + 1] if k < n else []

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .._support.checks import instance, real, whole
 from ..model.layout import Layout
 
-__all__ = ["PRACTICAL", "Parameters", "log_size", "log_term", "parameters"]
+__all__ = ["PRACTICAL", "Parameters", "log_size", "log_term", "normalized_betas", "parameters"]
 
 
 class Practical(NamedTuple):
@@ -79,3 +79,14 @@ def parameters(
         beta_loss=bonus_scale * math.sqrt(5184 * episodes * h**7 * logs / (7 * spread)),
         beta_dynamics=bonus_scale * math.sqrt(5184 * episodes * h**6 * logs / (14 * spread)),
     )
+
+
+def normalized_betas(layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float) -> tuple[float, float]:
+    """beta_loss and beta_dynamics where no plausible set is known: the paper's without its constants and powers of H.
+
+    beta_loss = 0.1 sqrt(T H log|F| / (|S||A| log(T+1))), beta_dynamics = 0.1 sqrt(T log|P| / (2 |S||A| log(T+1))), a size counting as
+    e at least. The factor 0.1 was chosen on generated and packaged environments; no bound is proved for it.
+    """
+    logs = [max(1.0, log_size(size, 1.0)) for size in (loss_class_size, dynamics_class_size)]
+    share = episodes / (layout.n_states * layout.n_actions * math.log(episodes + 1))
+    return 0.1 * math.sqrt(share * layout.horizon * logs[0]), 0.1 * math.sqrt(share * logs[1] / 2)

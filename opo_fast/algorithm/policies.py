@@ -69,6 +69,8 @@ class PolicyStore:
 
     def drop_before(self, step: int) -> None:
         """Forget all policies before that of `step`."""
+        if step == self.first:
+            return
         self.lines[0] = self.lines[self.line(step)]
         self.first = step
 

@@ -16,7 +16,7 @@ from ..model.operations import Backend, check_backend
 from ..model.transitions import Transitions
 from . import algorithm1
 from .engine import ChainEngine
-from .history import History
+from .history import Fits, History
 from .rules import opo_rule
 
 __all__ = ["PolicyChain", "policy_chain"]
@@ -72,7 +72,7 @@ class PolicyChain:
         """
         _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask)
         self._models.add(model)
-        self._history.append(id(model.losses), id(model.transitions))
+        self._history.append(Fits(id(model.losses), id(model.transitions)))
 
     def __len__(self) -> int:
         return len(self._history)
@@ -158,3 +158,12 @@ class _Given:
 
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
         return self._transitions[fit]
+
+    def lower(self, version: Hashable, context: Any) -> Array:
+        raise NotImplementedError
+
+    def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
+        raise NotImplementedError
+
+    def radius(self, version: Hashable, context: Any) -> Array:
+        raise NotImplementedError

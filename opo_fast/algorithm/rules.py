@@ -20,9 +20,10 @@ docstrings of the agents.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +33,28 @@ from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.reference import bonus, expected_next, occupancy
 
-__all__ = ["ChainRule", "euc3rl_rule", "opo_rule", "reference_chain", "rmucdd_rule", "softmax"]
+__all__ = ["Bonus", "ChainRule", "euc3rl_rule", "opo_rule", "reference_chain", "rmucdd_rule", "softmax"]
 
 Array = npt.NDArray[Any]
+
+
+class Bonus(NamedTuple):
+    """The parameters of the bonus from one step on.
+
+    Attributes
+    ----------
+    beta_loss : float
+    beta_dynamics : ndarray, shape (H,)
+    end : int
+        The first step that may have others.
+    needed : bool
+        False where the bonus is so large for certain that it makes no difference: then visits need not be computed.
+    """
+
+    beta_loss: float
+    beta_dynamics: Array
+    end: int = sys.maxsize
+    needed: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,12 @@ class ChainRule:
     eta: float = 0.0
     newest: bool = False
     forced: int = 0
+    hedged: ClassVar[bool] = False
+    """Whether the learning rate is AdaHedge's and plausible sets may stand beside the bonus (see `self_tuning`)."""
+
+    def bonus(self, step: int) -> Bonus:
+        """The bonus of a step, counted from 0."""
+        return Bonus(self.beta_loss, self.beta_dynamics)
 
 
 def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float) -> ChainRule:
@@ -166,7 +192,10 @@ def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: 
 
 
 def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRule) -> Array:
-    """Q of one step, from the last layer to the first."""
+    """Q of one step, from the last layer to the first.
+
+    A greedy rule looks for the least Q before it raises V to 0: raising Q first would make all unexplored actions alike.
+    """
     layout, arrays = model.layout, model.transitions.arrays()
     allowed = np.ones(layout.shape, bool) if model.action_mask is None else model.action_mask
     q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
@@ -175,9 +204,9 @@ def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRu
         q[layer] = model.losses[layer] - (bonus(visits[layer], rule.beta_loss) + rule.weight * bonus(visits[layer], rule.beta_dynamics[h]))
         if h < layout.horizon - 1:
             q[layer] += expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
-        q[layer] = np.maximum(0.0, q[layer])
         if rule.greedy:
-            v[layer] = np.where(allowed[layer], q[layer], np.inf).min(axis=1)
+            v[layer] = np.maximum(0.0, np.where(allowed[layer], q[layer], np.inf).min(axis=1))
         else:
+            q[layer] = np.maximum(0.0, q[layer])
             v[layer] = (policy[layer] * q[layer]).sum(axis=1)
     return q

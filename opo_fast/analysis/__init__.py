@@ -1,5 +1,6 @@
 """The paper's theory on a run: bounds, the decomposition of the regret, and both sides of the lemmas."""
 
+from .algorithm_checks import EquationCheck, algorithm_checks
 from .bounds import Bounds, adahedge_bound, bounds, informative_from, literature_rates, lower_bound
 from .decomposition import ModelErrors, RegretTerms, Step, history_at, optimistic_steps, regret_decomposition
 from .lemmas import LemmaCheck, OracleErrors, lemma_checks, oracle_errors, oracle_guarantees
@@ -13,12 +14,14 @@ __all__ = [
     "adahedge_bound",
     "Bounds",
     "PRACTICAL",
+    "EquationCheck",
     "LemmaCheck",
     "ModelErrors",
     "OracleErrors",
     "Parameters",
     "RegretTerms",
     "Step",
+    "algorithm_checks",
     "history_at",
     "lemma_checks",
     "optimistic_steps",

@@ -82,7 +82,7 @@ def history_at(agent: OPO, context: Any, episodes: int | None = None) -> list[La
     dynamics: dict[Hashable, LayeredMDP] = {}
     listed = []
     for k in range(there if episodes is None else whole(episodes, "episodes", least=1, most=there)):
-        fits = agent.history[k]
+        fits = agent.history[k][:2]
         if fits not in models:
             # Of one fit the same transitions object, so that no pair of a policy and a dynamics is looked at twice.
             known = dynamics.get(fits[1])
@@ -302,6 +302,8 @@ def regret_decomposition(
     for t, context in enumerate(contexts):
         played[context_key(context)].append(t)
     rows = np.empty((len(contexts), 13))
+    if agent.eta is None or agent.beta_loss is None or agent.beta_dynamics is None:
+        raise OpoError('agent tunes itself: its steps are not those of Algorithm 1 (use tuning="theory", or parameters by hand)')
     given = {"eta": agent.eta, "beta_loss": agent.beta_loss, "beta_dynamics": agent.beta_dynamics}
     done = 0
     with bar("terms of the regret", sum(episodes[-1] + 1 for episodes in played.values()), progress) as show:

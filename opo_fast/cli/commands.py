@@ -28,6 +28,7 @@ COMMANDS = {
     "theory": "opo_fast.cli.theory",
     "compare": "opo_fast.cli.compare",
     "study": "opo_fast.cli.study",
+    "offline": "opo_fast.cli.offline",
 }
 """The modules of the commands. Each has a `typer.Typer` named ``app``; with a single command in it, that one is the whole."""
 

@@ -16,17 +16,13 @@ from .._support.files import as_folder
 from .._support.text import count, figure, printable, share
 from .._support.threads import get_threads, set_threads
 from ..errors import OpoError
-from ..runs.result import ContextSummary, SimulationResult
+from ..runs.result import DIAGNOSTICS, ContextSummary, SimulationResult
 from ..runs.simulation import simulate
 from .options import SHOWN, Env, Horizon, Plot, Settings, Threads, cell, command, console, environment_options, safe, show_table
 
-__all__ = ["app", "number", "show_result", "values_table"]
+__all__ = ["advice", "app", "number", "show_result", "values_table"]
 
 app = command()
-
-
-def _practical(key: str) -> str:
-    return f"Default: the practical setting ({agents.practical('opo')[key]:g} for opo on most environments)."
 
 
 @app.command()
@@ -38,9 +34,15 @@ def run(
     seed: Annotated[int, typer.Option(help="Same seed, same result to the last bit; agents with one seed see the same contexts.")] = 0,
     bonus_scale: Annotated[
         float | None,
-        typer.Option(help=f"Factor on the theory's exploration bonuses; 1 is the theory. See above. {_practical('bonus_scale')}"),
+        typer.Option(help="By hand: factor on the theory's exploration bonuses; 1 is the theory. Default: opo tunes itself."),
     ] = None,
-    eta_scale: Annotated[float | None, typer.Option(help=f"Factor on the theory's learning rate. {_practical('eta_scale')}")] = None,
+    eta_scale: Annotated[
+        float | None, typer.Option(help="By hand: factor on the theory's learning rate. Default: opo tunes itself.")
+    ] = None,
+    tuning: Annotated[
+        Literal["auto", "theory"] | None,
+        typer.Option(help="Of opo: auto (the default), or theory for Algorithm 1 with the theorem's constants, which keep it uniform."),
+    ] = None,
     settings: Settings = None,
     backend: Annotated[
         Literal["numba", "numpy"], typer.Option(help="numpy: the literal algorithm, for checks at small sizes and few episodes.")
@@ -58,18 +60,17 @@ def run(
     minute on 2 cores. Values are expected sums of losses over an episode (lower is better), exact on the true model; the
     regret compares with the optimal policy of each context. Ctrl-C keeps what was done.
 
-    **The practical setting.** With the theory's constants every bonus stays at its cap at any practical T, and the
-    policy uniform. The defaults of --bonus-scale and --eta-scale learn on ICU-Sepsis and on combination locks;
-    environments whose actions differ by less have a smaller --bonus-scale of their own for opo, and `opo-fast agents` lists
-    the settings of all agents. Turn --bonus-scale down (by 10, then by 100) where the table shows bonuses at their cap to
-    the end, or where actions differ by less than about 0.05, as with --set loss=death; turn it up where learning stops
-    early at a poor policy.
+    opo tunes itself: what its classes leave plausible gives the bonus, AdaHedge the learning rate. With --bonus-scale or
+    --eta-scale it takes the theory's parameters times these factors; the lines below the table say whether they are too large or
+    too small. `opo-fast agents` lists the settings of the other agents.
     """
     out_stream = console()
     set_threads(None if threads is None else whole(threads, "threads", least=1))
     whole(seed, "seed", least=0, most=None)
+    whole(episodes, "episodes", least=1)
     cmdp = envs.make(env, **environment_options(horizon, settings))
-    learner, used = _learner(agent, cmdp, env, episodes, seed, {"bonus_scale": bonus_scale, "eta_scale": eta_scale, "backend": backend})
+    factors = {"bonus_scale": bonus_scale, "eta_scale": eta_scale, "tuning": tuning}
+    learner, used = _learner(agent, cmdp, env, episodes, seed, {**factors, "backend": backend})
     folder, is_new = _folder(out, f"{pathlib.Path(env).stem}-{agent}-seed{seed}")
     contexts = "endless contexts" if cmdp.contexts is None else count(len(cmdp.contexts), "context")
     out_stream.print(
@@ -99,9 +100,9 @@ def run(
 def _learner(agent: str, cmdp: Any, env: str, episodes: int, seed: int, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The agent, and the settings that it has."""
     entry = agents.registry.info(agent)
-    if agent == "opo" and given["bonus_scale"] is None and env in envs.names():
-        given["bonus_scale"] = envs.info(env).bonus_scale
     options = {key: value for key, value in given.items() if key != "backend" or key in entry.options}
+    if options["tuning"] is None:
+        del options["tuning"]
     learner = agents.make(agent, cmdp, episodes=episodes, seed=seed, **options)
     return learner, {**entry.practical, **{key: value for key, value in options.items() if value is not None and key in entry.options}}
 
@@ -161,11 +162,49 @@ def show_result(out: Console, result: SimulationResult) -> None:
     if result.episodes and not np.isnan(result.saturation).all():
         last = float(np.nanmean(result.saturation[-tail:]))
         out.print(f"Bonuses at their cap: {share(result.saturation[0], '.0%')} in the first episode, {share(last)} in the last {tail:,}")
-        if last > 0.5 and result.episodes >= 20:
-            out.print("Most bonuses are at their cap, so the policy is close to uniform: turn --bonus-scale down", style="yellow")
+    if result.episodes:
+        _show_diagnostics(out, result, tail)
     if result.interrupted:
         planned = result.settings["planned_episodes"]
         out.print(f"Interrupted: {result.episodes:,} of {planned:,} episodes were played", style="yellow")
+
+
+def _show_diagnostics(out: Console, result: SimulationResult, tail: int) -> None:
+    """What the diagnostics of the last episodes say, and what to do about it."""
+    last = {name: late[~np.isnan(late)] for name in DIAGNOSTICS for late in [getattr(result, name)[-tail:]]}
+    means = {name: float(late.mean()) for name, late in last.items() if late.size}
+    if "plausible_losses" in means:
+        left = figure(last["plausible_losses"][-1], ".4g"), figure(last["plausible_dynamics"][-1], ".4g")
+        out.print(f"Plausible at the end: {left[0]} losses, {left[1]} dynamics ('-': not listed)")
+    if "hedge_bound" in means:
+        out.print(f"Bound on what the policy steps lost at a context (term iii): {figure(float(last['hedge_bound'].max()), '.4g')}")
+    if "truncated" in means and "plausible_losses" not in means:
+        out.print(
+            f"Estimates cut off at 0: {share(means['truncated'])} of the pairs, {share(means['truncated_played'])} of those played; "
+            f"bonuses above the greatest loss-to-go: {share(means['vacuous_bonuses'])}"
+        )
+    word = advice(result, tail)
+    if word:
+        out.print(word, style="yellow")
+
+
+def advice(result: SimulationResult, tail: int) -> str:
+    """What to change, from the diagnostics of the last `tail` episodes; empty where the gap is closed or nothing is known."""
+    if result.episodes < 20 or not result.gap_closed(slice(-tail, None)) < 0.5:
+        return ""
+
+    def last(name: str) -> float:
+        late = getattr(result, name)[-tail:]
+        late = late[~np.isnan(late)]
+        return float(late.mean()) if late.size else float("nan")
+
+    if last("plausible_losses") >= 0 or last("plausible_dynamics") >= 0:
+        return "Candidates that differ in what they recommend are still plausible, or the truth is in neither class: play more episodes"
+    if last("truncated") > 0.3 or last("truncated_played") > 0.3:
+        return "Bonuses cut estimates off at 0, where actions look alike: turn --bonus-scale down, or leave it out (opo then tunes itself)"
+    if last("truncated") <= 0.3:
+        return "Bonuses are small and the policy is far from the optimum: turn --bonus-scale up, or leave it out (opo then tunes itself)"
+    return ""
 
 
 def values_table(title: str, columns: list[str]) -> Table:

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .._support.archive import read_members
 from .._support.checks import MANY, as_path, having, instance, shown, whole
 from .._support.progress import bar
-from ..algorithm.parameters import PRACTICAL
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.operations import evaluate, solve
@@ -41,9 +39,6 @@ class EnvironmentInfo:
         At the default options.
     extra : str
         The extra of the package that it needs; empty where none.
-    bonus_scale : float
-        A factor on the theory's betas with which `opo_fast.OPO` learns it, next to an eta_scale of 50. The small one is for
-        models whose actions differ by less than about 0.05 of loss.
     options : tuple of str
         What `make` takes beside the name.
     """
@@ -55,15 +50,12 @@ class EnvironmentInfo:
     source: str
     extra: str
     factory: Callable[..., Environment]
-    bonus_scale: float = PRACTICAL.bonus_scale
 
     @property
     def options(self) -> tuple[str, ...]:
         """What `make` takes beside the name."""
         return tuple(inspect.signature(self.factory).parameters)
 
-
-SMALL_GAPS = 2e-8
 
 _ENTRIES = [
     EnvironmentInfo(
@@ -101,7 +93,6 @@ _ENTRIES = [
         "PyPI icu-sepsis 2.0.1",
         "icu",
         icu_variants.icu_reduced,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "combination-lock",
@@ -120,7 +111,6 @@ _ENTRIES = [
         "Gymnasium FrozenLake-v1",
         "gym",
         families.frozen_lake,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "taxi",
@@ -130,7 +120,6 @@ _ENTRIES = [
         "Gymnasium Taxi-v4",
         "gym",
         families.taxi,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "cliff-walking",
@@ -140,7 +129,6 @@ _ENTRIES = [
         "Gymnasium CliffWalking-v1",
         "gym",
         families.cliff_walking,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "resource-gathering",
@@ -150,7 +138,6 @@ _ENTRIES = [
         "Quantitative Verification Benchmark Set",
         "",
         gathering.resource_gathering,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "bandit",
@@ -178,7 +165,6 @@ _ENTRIES = [
         "generated",
         "",
         large.inventory,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "queue-network",
@@ -188,7 +174,6 @@ _ENTRIES = [
         "generated",
         "",
         large.queue_network,
-        SMALL_GAPS,
     ),
     EnvironmentInfo(
         "random-finite",
@@ -329,7 +314,8 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
     if file.suffix != ".npz":
         raise OpoError(f"{os.fspath(path)}: the file ends in {file.suffix!r}; .npz or .tra is needed")
     try:
-        layered = json.loads(str(read_members(file, ["meta"])["meta"]))["format"] == "opo_fast.LayeredMDP"
+        with np.load(file, allow_pickle=False) as stored:
+            layered = json.loads(str(stored["meta"]))["format"] == "opo_fast.LayeredMDP"
     except Exception as error:
         raise OpoError(f"{os.fspath(path)} holds no model of opo_fast ({error})") from None
     if not layered:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.archive import read_members
 from .._support.checks import as_array, as_distribution, as_real, instance, items, labels_of, real, whole
-from .._support.files import reading, writing
+from .._support.files import reading
+from .._support.state import read_state, write_state
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.layout import as_mask_2d
@@ -25,7 +24,6 @@ __all__ = ["TabularMDP", "expected_rewards"]
 
 Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.TabularMDP"
-_MEMBERS = ("meta", "rewards", "start", "P", "data", "indices", "indptr", "action_mask", "state_names", "action_names")
 
 
 class TabularMDP:
@@ -240,7 +238,7 @@ class TabularMDP:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to `path` as npz, without pickle."""
-        meta = {"format": _FORMAT, "version": 1, "name": self.name, "source": self.source, "n_actions": self.n_actions}
+        meta = {"format": _FORMAT, "version": 2, "name": self.name, "source": self.source, "n_actions": self.n_actions}
         meta["reward_range"] = [self.reward_map.low, self.reward_map.high]
         arrays: dict[str, Any] = {"rewards": self.rewards, "start": np.asarray(self.start)}
         if isinstance(self.P, np.ndarray):
@@ -252,24 +250,22 @@ class TabularMDP:
         for key, values in (("state_names", self.state_names), ("action_names", self.action_names)):
             if values is not None:
                 arrays[key] = np.array(values, dtype=np.str_)
-        with writing(path) as file:
-            np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+        write_state(path, {**meta, **arrays})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TabularMDP:
         """Read a model that `save` wrote; it is validated like any other."""
         with reading(path, "a model that TabularMDP.save wrote"):
-            stored = read_members(path, _MEMBERS)
-            meta = json.loads(str(stored["meta"]))
-            if meta["format"] != _FORMAT:
-                raise KeyError(meta["format"])
+            stored = read_state(path, "a model that TabularMDP.save wrote")
+            if (stored["format"], stored["version"]) != (_FORMAT, 2):
+                raise ValueError(f"format {stored['format']!r}, version {stored['version']!r}")
             rewards, start = stored["rewards"], stored["start"]
             if "P" in stored:
                 P: Any = stored["P"]
             else:
                 n = rewards.shape[0]
-                P = sp.csr_array((stored["data"], stored["indices"], stored["indptr"]), shape=(n * int(meta["n_actions"]), n))
-            low, high = meta["reward_range"]
+                P = sp.csr_array((stored["data"], stored["indices"], stored["indptr"]), shape=(n * int(stored["n_actions"]), n))
+            low, high = stored["reward_range"]
             return cls(
                 P,
                 rewards,
@@ -278,8 +274,8 @@ class TabularMDP:
                 reward_range=(low, high),
                 state_names=stored["state_names"].tolist() if "state_names" in stored else None,
                 action_names=stored["action_names"].tolist() if "action_names" in stored else None,
-                name=meta["name"],
-                source=meta["source"],
+                name=stored["name"],
+                source=stored["source"],
             )
 
     def __repr__(self) -> str:

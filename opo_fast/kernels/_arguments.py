@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Batch", "Model", "Own", "Pack", "Pass", "Rule", "Step", "Team"]
+__all__ = ["Batch", "Hedge", "Model", "Own", "Pack", "Pass", "Rule", "Step", "Team"]
 
 
 class Model(NamedTuple):
@@ -85,3 +85,22 @@ class Own(NamedTuple):
     w0: Any
     sums: Any
     sums0: Any
+
+
+class Hedge(NamedTuple):
+    """AdaHedge in every state of a step (see `opo_fast.algorithm.self_tuning`): per row, then per state."""
+
+    policy: Any
+    following: Any
+    """The policy after the step; may be `policy` itself."""
+    regret: Any
+    """Sums of Q less their least."""
+    v: Any
+    gap: Any
+    """Sums of mixability gaps, the first of them above 0."""
+    total: Any
+    """Sums over the actions of exp(-eta regret), eta = log_actions / gap."""
+    log_actions: Any
+    """Logarithm of the number of actions, above 0 also where there is one."""
+    excess: Any
+    """Working numbers."""

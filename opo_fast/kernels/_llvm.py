@@ -14,13 +14,15 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
+from numba.np import arrayobj
 
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "clamped", "fma", "prefetch", "sexp", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter", "tpanel",
-    "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "vload", "vload_line", "vmax",
-    "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
+    "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter",
+    "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view",
+    "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1",
+    "vswap2", "vswap4", "vtranspose",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
@@ -89,6 +91,33 @@ def _build_exp(builder: Any, x: Any) -> Any:
     bits = builder.shl(builder.bitcast(z, integer), ir.Constant(integer, [52] * LANES if vector else 52))
     result = builder.bitcast(builder.add(builder.bitcast(p, integer), bits), x.type)
     return builder.select(builder.fcmp_ordered(">", x, const(EXP_MIN)), result, const(0.0))
+
+
+# log(x) = n log 2 + log(m) with m between sqrt(1/2) and sqrt(2): log(m) = 2 atanh(s), s = (m - 1) / (m + 1), by its series.
+_HALF_ROOT = 0x3FE6A09E667F3BCD
+_ATANH = [2.0 / (2 * _k + 1) for _k in range(11, 0, -1)]
+
+
+def _build_log(builder: Any, x: Any) -> Any:
+    vector = x.type == _VECTOR
+    integer = ir.VectorType(_I64, LANES) if vector else _I64
+
+    def const(c: Any, kind: Any = _DOUBLE) -> Any:
+        one = ir.Constant(kind, c)
+        return ir.Constant(ir.VectorType(kind, LANES), [one] * LANES) if vector else one
+
+    bits = builder.bitcast(x, integer)
+    n = builder.ashr(builder.sub(bits, const(_HALF_ROOT, _I64)), const(52, _I64))
+    m = builder.bitcast(builder.sub(bits, builder.shl(n, const(52, _I64))), x.type)
+    s = builder.fdiv(builder.fsub(m, const(1.0)), builder.fadd(m, const(1.0)))
+    z = builder.fmul(s, s)
+    p = const(_ATANH[0])
+    for c in _ATANH[1:]:
+        p = _call_fma(builder, p, z, const(c))
+    twice = builder.fadd(s, s)
+    exponent = builder.sitofp(n, x.type)
+    small = _call_fma(builder, exponent, const(_LN2_LO), _call_fma(builder, builder.fmul(s, z), p, twice))
+    return _call_fma(builder, exponent, const(_LN2_HI), small)
 
 
 def _build_sum(builder: Any, v: Any) -> Any:
@@ -244,6 +273,8 @@ vmin = _word(_v8(_v8, _v8), _pick("<"))
 # a where it is above b, else 0.
 vabove = _word(_v8(_v8, _v8), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, _ZERO))
 vexp = _word(_v8(_v8), _build_exp)
+vlog = _word(_v8(_v8), _build_log)
+slog = _word(_f8(_f8), _build_log)
 sexp = _word(_f8(_f8), _build_exp)
 # The first lanes, each two or four times.
 vspread2, vspread4 = _word(_v8(_v8), _spread(2)), _word(_v8(_v8), _spread(4))
@@ -490,3 +521,18 @@ def vtranspose(typingctx: Any, tile: Any) -> Any:
         return _each(context, builder, sig, _build_transpose(builder, cgutils.unpack_tuple(builder, args[0])))
 
     return tile(tile), generate
+
+
+@intrinsic
+def view(typingctx: Any, address: Any, size: Any, like: Any) -> Any:
+    """The contiguous array of `size` numbers at an address, of the type of `like`. Who holds the memory is not this array's concern."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = context.get_data_type(like.dtype)
+        array = context.make_array(like)(context, builder)
+        itemsize = ir.Constant(_I64, context.get_abi_sizeof(kind))
+        pointer = builder.inttoptr(args[0], ir.PointerType(kind))
+        arrayobj.populate_array(array, data=pointer, shape=[args[1]], strides=[itemsize], itemsize=itemsize, meminfo=None)
+        return array._getvalue()
+
+    return like(_i8, _i8, like), generate

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "clamped", "fma", "prefetch", "sexp", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter", "tpanel",
-    "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "vload", "vload_line", "vmax", "vmin",
-    "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
+    "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter",
+    "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload",
+    "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2",
+    "vswap4", "vtranspose",
 ]  # fmt: skip
 
 
@@ -167,3 +170,13 @@ def tmerge(tile):
 
 def vtranspose(tile):
     return tuple(np.array(tile).T)
+
+
+def view(address, size, like):
+    if size == 0:
+        return like[:0]
+    memory = (ctypes.c_char * (int(size) * like.itemsize)).from_address(int(address))
+    return np.frombuffer(memory, like.dtype)
+
+
+vlog = slog = np.log

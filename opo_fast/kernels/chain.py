@@ -13,11 +13,11 @@ from ._sync import meet
 from .evaluation import expectation
 from .occupancy import visit
 
-__all__ = ["chain_steps"]
+__all__ = ["chain_steps", "optimistic_losses"]
 
 
 @inlined
-def _optimistic_losses(lo, hi, losses, visits, rule, h, q):
+def optimistic_losses(lo, hi, losses, visits, rule, h, q):
     """Losses minus bonus of rows lo..hi-1 of layer h, from q[0] on."""
     one = vset(1.0)
     half_dynamics = rule.half_dynamics[h]
@@ -37,20 +37,19 @@ def _optimistic_losses(lo, hi, losses, visits, rule, h, q):
 
 @inlined
 def _greedy_step(rows, lo, hi, q, policy, v):
-    """The least max{0, Q} of states lo..hi-1 into `v`, and the first row that has it into `policy`."""
+    """The least Q of states lo..hi-1, raised to 0, into `v`, and the first row that has it into `policy`.
+
+    Raising Q before its least is looked for would make all unexplored rows alike.
+    """
     r0 = rows[lo]
     for s in range(lo, hi):
         best = rows[s]
-        least = max(0.0, q[best - r0])
-        policy[best] = 0.0
-        for r in range(rows[s] + 1, rows[s + 1]):
+        for r in range(rows[s], rows[s + 1]):
             policy[r] = 0.0
-            y = max(0.0, q[r - r0])
-            if y < least:
+            if q[r - r0] < q[best - r0]:
                 best = r
-                least = y
         policy[best] = 1.0
-        v[s] = least
+        v[s] = max(0.0, q[best - r0])
 
 
 @inlined
@@ -170,7 +169,7 @@ def chain_steps(
             end = layers[h] + share(size, me + 1, n)
             for lo in range(layers[h] + share(size, me, n), end, chunk):
                 hi = min(lo + chunk, end)
-                _optimistic_losses(rows[lo], rows[hi], losses, visits, rule, h, q)
+                optimistic_losses(rows[lo], rows[hi], losses, visits, rule, h, q)
                 if h < block.size - 1:
                     expectation(model, h, rows[lo], rows[hi], v, q, q, rows[lo])
                 if greedy:

@@ -11,11 +11,11 @@ from ._jit import inlined, kernel
 from ._simd import vabove, vadd, vdiv, vexp, vfma, vload, vmax, vmin, vmul, vset, vstore, vsub
 from .occupancy import TINY
 
-__all__ = ["packed_steps", "packed_visits"]
+__all__ = ["add_visits", "bonus_of", "expectation", "packed_steps", "packed_visits"]
 
 
 @kernel
-def _visit(pack, policy, d, w, visits):
+def add_visits(pack, policy, d, w, visits):
     """Add the occupancies of one policy per lane to `visits`."""
     block, layers, rows, data = pack
     horizon = block.size
@@ -45,11 +45,11 @@ def _visit(pack, policy, d, w, visits):
 def packed_visits(block, layers, rows, data, store, k, count, d, w, visits):
     """Add the occupancies of policies store[k..k+count-1] to `visits`, in this order."""
     for i in range(k, k + count):
-        _visit(Pack(block, layers, rows, data), store[i], d, w, visits)
+        add_visits(Pack(block, layers, rows, data), store[i], d, w, visits)
 
 
 @inlined
-def _bonus(visits, r, half_loss, half_dynamics, weight):
+def bonus_of(visits, r, half_loss, half_dynamics, weight):
     """The bonus of row r."""
     one = vset(1.0)
     x = vdiv(one, vadd(one, vload(visits, 8 * r)))
@@ -57,7 +57,7 @@ def _bonus(visits, r, half_loss, half_dynamics, weight):
 
 
 @inlined
-def _add_expectation(data, p, n_next, v, v0, q):
+def expectation(data, p, n_next, v, v0, q):
     """q plus the expectation of the next values, those of states v0, v0 + 1, ...; the transitions begin at entry p."""
     for j in range(n_next):
         q = vfma(vload(data, 8 * (p + j)), vload(v, 8 * (v0 + j)), q)
@@ -104,12 +104,13 @@ def _backup(pack, greedy, losses, visits, rule, step):
             least = vset(1e300)
             p = block[h] + (rows[s] - rows[layers[h]]) * n_next
             for r in range(rows[s], rows[s + 1]):
-                q = vsub(vload(losses, 8 * r), _bonus(visits, r, half_loss, half_dynamics, weight))
-                q = vmax(vset(0.0), _add_expectation(data, p, n_next, step.v, layers[h + 1], q))
+                q = vsub(vload(losses, 8 * r), bonus_of(visits, r, half_loss, half_dynamics, weight))
+                q = expectation(data, p, n_next, step.v, layers[h + 1], q)
                 p += n_next
                 if greedy:
                     vstore(step.following, 8 * r, q)
                 else:
+                    q = vmax(vset(0.0), q)
                     value = vfma(vload(step.policy, 8 * r), q, value)
                     q = vadd(vload(step.sum_q, 8 * r), q)
                     vstore(step.sum_q, 8 * r, q)
@@ -117,6 +118,8 @@ def _backup(pack, greedy, losses, visits, rule, step):
             if greedy:
                 vstore(step.v, 8 * s, least)
                 _deterministic(rows[s], rows[s + 1], step.v, s, step.following)
+                # Raised to 0 only now: unexplored actions would all be alike.
+                vstore(step.v, 8 * s, vmax(vset(0.0), least))
             else:
                 vstore(step.v, 8 * s, value)
                 _softmax(rows[s], rows[s + 1], least, eta, step.sum_q, step.following)
@@ -137,6 +140,6 @@ def packed_steps(
                 for r in range(past.size):
                     visits[r] += past[r]
             else:
-                _visit(pack, past, d, w, visits)
+                add_visits(pack, past, d, w, visits)
         now = Step(store[k + step], store[k + step if greedy else k + step + 1], sum_q, v)
         _backup(pack, greedy, losses, visits, rule, now)

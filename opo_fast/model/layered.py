@@ -5,7 +5,6 @@ Everything is validated once, when it is built; what is built is immutable, and 
 
 from __future__ import annotations
 
-import json
 import os
 from functools import cached_property
 from typing import Any, cast
@@ -14,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.archive import read_members
 from .._support.checks import MANY, as_array, as_distribution, as_losses_2d, as_real, frozen, instance, whole
-from .._support.files import reading, writing
+from .._support.files import reading
+from .._support.state import read_state, write_state
 from ..errors import OpoError
 from .blocks import stored_arrays
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
@@ -26,9 +25,6 @@ from .transitions import Transitions, as_transitions
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
 
 Array = npt.NDArray[Any]
-
-
-_MEMBERS = ("meta", "layer_sizes", "n_actions", "losses", "action_mask", "data", "indptr", "indices", "block")
 
 
 class LayeredMDP(Immutable):
@@ -171,13 +167,12 @@ class LayeredMDP(Immutable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to `path` as npz (no pickle); blocks that layers share are written once."""
         t = self.transitions
-        meta = json.dumps({"format": "opo_fast.LayeredMDP", "version": 1, "kind": t.kind, "masked": t.action_mask is not None})
+        meta = {"format": "opo_fast.LayeredMDP", "version": 2, "kind": t.kind, "masked": t.action_mask is not None}
         arrays = {"data": t.data, "indptr": t.indptr, "indices": t.indices, "block": t.block, "losses": self.losses}
         if t.action_mask is not None:
             arrays["action_mask"] = t.action_mask
         sizes = np.array(self.layout.layer_sizes, np.int64)
-        with writing(path) as file:
-            np.savez(file, meta=np.array(meta), layer_sizes=sizes, n_actions=np.array(self.layout.n_actions), **cast(Any, arrays))
+        write_state(path, {**meta, "layer_sizes": sizes, "n_actions": np.array(self.layout.n_actions), **arrays})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LayeredMDP:
@@ -189,14 +184,13 @@ class LayeredMDP(Immutable):
             No such file, or one that is damaged or was written by something else.
         """
         with reading(path, "a model that LayeredMDP.save wrote"):
-            stored = read_members(path, _MEMBERS)
-            meta = json.loads(str(stored["meta"]))
-            if (meta["format"], meta["version"]) != ("opo_fast.LayeredMDP", 1):
-                raise ValueError(f"format {meta['format']!r}, version {meta['version']!r}")
+            stored = read_state(path, "a model that LayeredMDP.save wrote")
+            if (stored["format"], stored["version"]) != ("opo_fast.LayeredMDP", 2):
+                raise ValueError(f"format {stored['format']!r}, version {stored['version']!r}")
             layout = Layout(stored["layer_sizes"].tolist(), stored["n_actions"])
             # The losses first: a damaged size is noticed before anything of that size is made.
-            losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored["action_mask"] if meta["masked"] else None)
-            arrays = stored_arrays(layout, mask, int(meta["kind"]), stored)
+            losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored["action_mask"] if stored["masked"] else None)
+            arrays = stored_arrays(layout, mask, int(stored["kind"]), stored)
             return cls(layout, losses, Transitions(layout, arrays, action_mask=mask, dtype=stored["data"].dtype))
 
     def __repr__(self) -> str:

@@ -241,14 +241,15 @@ def play(
     context: Any,
     sample_losses: Callable[[Array, Array], Array] | None,
     backend: Backend,
+    rows: Array | None = None,
 ) -> Trajectory:
-    """One episode from given uniforms (H each); `policy` is valid."""
+    """One episode from given uniforms (H each); `policy` is valid, and `rows`, if it is known, what `gather` makes of it."""
     layout, t = mdp.layout, mdp.transitions
     if backend == "numpy":
         states, actions = reference.rollout(mdp, policy, u_action, u_next)
     else:
         states, chosen = np.empty(layout.horizon + 1, np.int64), np.empty(layout.horizon, np.int64)
-        rollout_kernel(*t.arguments, t.gather(policy), u_action, u_next, states, chosen)
+        rollout_kernel(*t.arguments, t.gather(policy) if rows is None else rows, u_action, u_next, states, chosen)
         actions = (chosen if t.pairs is None else t.pairs[chosen]) % layout.n_actions
     means = mdp.losses[states[:-1], actions]
     return Trajectory(context, states, actions, (sample_losses or bernoulli)(means, u_loss))

@@ -151,7 +151,7 @@ def evaluate_policy(
         ``groups(context)`` is what contexts that share their tables have in common. Default: each context is a group where the log has at
         least 20 episodes a context on average, else all contexts are one.
     folds : int
-        The Q of "dr" is fitted on the other folds (cross-fitting; 1: on the whole log).
+        The Q of "dr" is fitted on the other folds (cross-fitting), of which there are at most as many as episodes. 1: on the whole log.
     level : float
         Of the intervals.
     resamples : int
@@ -191,7 +191,7 @@ def evaluate_policy(
         if name in ("pdis", "snpdis"):
             value, error, replicates = work.importance(name, counts[0])
         elif name == "dr":
-            value, error, replicates = work.doubly_robust(classes, whole(folds, "folds", least=1, most=len(log)), counts[0])
+            value, error, replicates = work.doubly_robust(classes, min(whole(folds, "folds", least=1), len(log)), counts[0])
         elif name == "fqe":
             value, error, replicates = work.fitted_q(q_class, counts[1])
         else:

@@ -107,12 +107,12 @@ class TableModel:
                 onward = self.follows[:, first:last] * v[:, t._next[first:last]]
                 part += np.add.reduceat(onward, t._cell_bounds[lo:hi] - first, axis=1)
             q[:, lo:hi] = np.where(self.seen[:, lo:hi], part, absent)
-            state, chances = t.state[lo:hi], policy[t.state[lo:hi], t.action[lo:hi]]
+            state, action = t.state[lo:hi], t.action[lo:hi]
             starts = np.flatnonzero(np.diff(state, prepend=-1) != 0)
-            reached = state[starts]
-            known = np.add.reduceat(chances, starts)
-            mean = np.add.reduceat(q[:, lo:hi] * chances, starts, axis=1)
-            v[:, reached] = mean + np.maximum(1.0 - known, 0.0) * absent
+            reached, chances = state[starts], policy[state, action]
+            rest = policy[reached]
+            rest[np.cumsum(np.diff(state, prepend=state[0]) != 0), action] = 0.0
+            v[:, reached] = np.add.reduceat(q[:, lo:hi] * chances, starts, axis=1) + rest.sum(axis=1) * absent
         return q, v
 
 

@@ -180,6 +180,10 @@ class FiniteLossOracle(_FiniteOracle):
         assert self.delta is not None
         return 0.5 * math.log(self.scores.size / self.delta)
 
+    def upper(self, version: Hashable, context: Any) -> Array:
+        """The greatest loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        return np.asarray(self._answer(context)[self._kept().at(version)].max(axis=0))
+
     def lower(self, version: Hashable, context: Any) -> Array:
         """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
         key = version, context_key(context)

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_array, frozen, having, instance, items, whole
+from .._support.lru import LRU
 from .._support.progress import bar
 from ..errors import OpoError
-from ..model.contextual import ContextualMDP, Trajectory, check_trajectory
+from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layout import Layout, as_mask
 from ..model.operations import check_policy, play
 from ..model.streams import Streams
-from .log_files import context_columns, load_log, read_parquet, save_log
+from .log_files import as_contexts, context_columns, load_log, read_parquet, save_log
 from .log_rows import rows_to_log
 from .log_tables import Columns, read_csv, write_csv
 
@@ -94,7 +95,7 @@ class TrajectoryLog(Sequence[Trajectory]):
             width = horizon + (name == "states")
             if column.shape != (n, width):
                 raise OpoError(f"{name} has shape {column.shape}: (number of contexts, steps) = {(n, width)} is needed")
-        self.contexts = _as_contexts(contexts)
+        self.contexts = as_contexts(contexts)
         self.states = frozen(columns["states"].astype(np.int64))
         self.actions = frozen(columns["actions"].astype(np.int64))
         self.losses = frozen(columns["losses"].astype(np.float64))
@@ -169,7 +170,8 @@ class TrajectoryLog(Sequence[Trajectory]):
         seed : int
             Keys the same streams as `opo_fast.simulate`.
         policy : callable, optional
-            ``policy(context)`` gives a policy (n_states, A). Default: uniform over the allowed actions.
+            ``policy(context)`` gives a policy (n_states, A); quickest where it gives the same array each time. Default: uniform over
+            the allowed actions.
         """
         having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
         if policy is not None and not callable(policy):
@@ -177,12 +179,18 @@ class TrajectoryLog(Sequence[Trajectory]):
         episodes, streams = whole(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
         sample_losses = getattr(cmdp, "sample_losses", None)
         recorder = Recorder(cmdp.layout)
+        seen: LRU[Any] = LRU(1 << 26)
         for t in range(episodes):
             context = cmdp.sample_context(streams.generator("contexts", t))
             mdp = cmdp.mdp(context)
-            chosen = mdp.uniform_policy() if policy is None else check_policy(mdp, policy(context))
+            given: Any = None if policy is None else policy(context)
+            known = seen.get(key := context_key(context))
+            if known is None or known[0] is not mdp or known[1] is not given:
+                chosen = mdp.uniform_policy() if policy is None else check_policy(mdp, given)
+                known = mdp, given, chosen, mdp.transitions.gather(chosen)
+                seen.put(key, known, 2 * chosen.nbytes)
             u = [streams.uniforms(name, t) for name in ("actions", "transitions", "losses")]
-            recorder.add(play(mdp, chosen, u[0], u[1], u[2], context, sample_losses, "numba"), chosen, mdp.action_mask)
+            recorder.add(play(mdp, known[2], u[0], u[1], u[2], context, sample_losses, "numba", known[3]), known[2], mdp.action_mask)
         found = recorder.log()
         assert found is not None
         return found
@@ -433,18 +441,3 @@ def _column(values: Any, name: str, kinds: str) -> Array:
     if array.dtype.kind not in kinds:
         raise OpoError(f"{name} has dtype {array.dtype}: {'whole ' if kinds == 'iu' else ''}numbers are needed")
     return array
-
-
-def _as_contexts(contexts: Any) -> Any:
-    """A list of scalars, or an array (n, ...) of array contexts."""
-    if isinstance(contexts, np.ndarray):
-        if contexts.dtype.hasobject:
-            raise OpoError("contexts is an array of objects: numbers or strings are needed")
-        return contexts.tolist() if contexts.ndim == 1 else frozen(contexts.copy())
-    values = [context.item() if isinstance(context, np.generic) else context for context in contexts]
-    first = values[0]
-    if isinstance(first, np.ndarray) and all(
-        isinstance(c, np.ndarray) and (c.shape, c.dtype) == (first.shape, first.dtype) for c in values
-    ):
-        return frozen(np.stack(values))
-    return values

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_path
+from .._support.checks import as_path, frozen
 from .._support.files import reading, writing
 from .._support.state import read_state, write_state
 from ..errors import OpoError, install
@@ -17,7 +17,7 @@ from ..model.layout import Layout
 from .log_rows import rows_to_log
 from .log_tables import Columns
 
-__all__ = ["context_columns", "load_log", "read_parquet", "save_log"]
+__all__ = ["as_contexts", "context_columns", "load_log", "read_parquet", "save_log"]
 
 Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.TrajectoryLog"
@@ -129,3 +129,18 @@ def _read_parquet(path: Any) -> tuple[dict[str, Any] | None, Any]:
     table = pq.read_table(path)
     metadata = (table.schema.metadata or {}).get(b"opo_fast")
     return None if metadata is None else json.loads(metadata), table
+
+
+def as_contexts(contexts: Any) -> Any:
+    """A list of scalars, or an array (n, ...) of array contexts."""
+    if isinstance(contexts, np.ndarray):
+        if contexts.dtype.hasobject:
+            raise OpoError("contexts is an array of objects: numbers or strings are needed")
+        return contexts.tolist() if contexts.ndim == 1 else frozen(contexts.copy())
+    values = [context.item() if isinstance(context, np.generic) else context for context in contexts]
+    first = values[0]
+    if isinstance(first, np.ndarray) and all(
+        isinstance(c, np.ndarray) and (c.shape, c.dtype) == (first.shape, first.dtype) for c in values
+    ):
+        return frozen(np.stack(values))
+    return values

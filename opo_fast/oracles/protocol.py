@@ -52,6 +52,8 @@ class LossOracle(Protocol):
     ``lower(version, context)``
         The least loss of each pair over the plausible set, shape (n_states, A), in [0, 1] and nowhere above the losses of the
         fit that came with the version. May be asked from several threads, as `losses` may.
+    ``upper(version, context)``
+        The greatest, likewise; optional. Pessimistic planning takes the mirror image of `lower` where it is missing.
     """
 
     def observe(self, trajectory: Trajectory) -> None:

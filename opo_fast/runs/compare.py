@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ from .._support.files import as_folder
 from .._support.progress import bar
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory
+from ..model.streams import Streams
 from .plots import regret_curves
 from .result import SimulationResult
 from .simulation import simulate
@@ -186,13 +188,14 @@ def compare(
     makers, given = _makers(cmdp, agents, options)
     place = None if folder is None else as_folder(folder, "folder")
     environment = str(getattr(cmdp, "name", type(cmdp).__name__))
+    model = "" if place is None else _fingerprint(cmdp)
     results: dict[str, list[SimulationResult]] = {label: [] for label in makers}
     warm: set[str] = set()
     with bar("runs", len(makers) * len(numbers), progress) as shown:
         try:
             for seed in numbers:
                 for label, maker in makers.items():
-                    identity = _identity(cmdp, environment, label, maker, episodes, seed, given[label])
+                    identity = _identity(cmdp, environment, model, label, maker, episodes, seed, given[label])
                     path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
                     run = _saved(path, identity)
                     if run is None:
@@ -252,13 +255,35 @@ def _made(maker: str | Maker, cmdp: Any, episodes: int, seed: int, options: Mapp
     return maker(seed)
 
 
-_IDENTITY = ("environment", "layout", "label", "agent", "episodes", "seed", "options")
+def _fingerprint(cmdp: ContextualMDP) -> str:
+    """A checksum of the models at the first contexts: an environment that was edited since is another one."""
+    found = hashlib.blake2b(digest_size=8)
+    streams = Streams(0, cmdp.layout.horizon)
+    for episode in range(8):
+        mdp = cmdp.mdp(cmdp.sample_context(streams.generator("contexts", episode)))
+        t = mdp.transitions
+        for array in (mdp.losses, t.data, t.indptr, t.indices, t.block):
+            found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
-def _identity(cmdp: Any, environment: str, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any]) -> str:
+def _identity(
+    cmdp: Any, environment: str, model: str, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any]
+) -> str:
+    from .. import __version__
+
     setting = registry.practical(maker) if isinstance(maker, str) else {}
-    made = maker if isinstance(maker, str) else "make(seed)"
-    parts = [environment, repr(cmdp.layout), label, made, episodes, int(seed), {**setting, **options}]
+    parts = {
+        "environment": environment,
+        "model": model,
+        "layout": repr(cmdp.layout),
+        "label": label,
+        "agent": maker if isinstance(maker, str) else "make(seed)",
+        "episodes": episodes,
+        "seed": int(seed),
+        "options": {**setting, **options},
+        "opo_fast": __version__,
+    }
     return json.dumps(parts, sort_keys=True, default=repr)
 
 
@@ -270,7 +295,17 @@ def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
     if theirs != identity:
         what = "is no run of a comparison"
         if theirs is not None:
-            pairs = zip(_IDENTITY, json.loads(theirs), json.loads(identity), strict=True)
-            what = "was played with " + ", ".join(f"{name} {old} instead of {new}" for name, old, new in pairs if old != new)
+            old, new = _parts(theirs), _parts(identity)
+            differing = (f"{name} {old.get(name)} instead of {new[name]}" for name in new if old.get(name) != new[name])
+            what = f"was played with {', '.join(differing)}"
         raise OpoError(f"folder: {str(path)!r} {what}: name another folder (--out), or remove the file")
     return run
+
+
+def _parts(identity: Any) -> dict[str, Any]:
+    """The parts of a run's identity; those of one that cannot be read are unknown."""
+    try:
+        parts = json.loads(identity)
+    except (TypeError, ValueError):
+        return {}
+    return parts if isinstance(parts, dict) else {}

@@ -14,13 +14,15 @@ from .._support.state import holds, read_state, write_state
 from ..errors import OpoError
 from ..oracles.log import TrajectoryLog
 
-__all__ = ["COLUMNS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
+__all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
 
 Array = npt.NDArray[Any]
 
+DIAGNOSTICS = ("truncated", "truncated_played", "vacuous_bonuses", "plausible_losses", "plausible_dynamics", "hedge_bound")
 ERRORS = ("held_out_squared_error", "held_out_log_loss", "true_squared_error", "true_log_loss")
 COLUMNS = (
-    "value", "optimal_value", "uniform_value", "observed_loss", "saturation", *ERRORS, "context_index", "loss_fit", "dynamics_fit"
+    "value", "optimal_value", "uniform_value", "observed_loss", "saturation", *DIAGNOSTICS, *ERRORS, "context_index", "loss_fit",
+    "dynamics_fit",
 )  # fmt: skip
 WHOLE = ("context_index", "loss_fit", "dynamics_fit")
 _FORMAT = "opo_fast.SimulationResult"
@@ -55,6 +57,15 @@ class SimulationResult:
         Sum of the observed losses.
     saturation : ndarray, shape (T,)
         Share of the bonuses at their cap behind the episode's policy; NaN for agents without bonuses.
+    truncated, truncated_played : ndarray, shape (T,)
+        Share of the pairs whose optimistic estimate is below 0 before it is raised to 0: their bonuses hide the differences
+        between actions; and the same weighted by what the played policy visits. Looked at in about 100 episodes, else NaN.
+    vacuous_bonuses : ndarray, shape (T,)
+        Share of the pairs whose bonus is at least the greatest loss-to-go, so that it says nothing; in the same episodes.
+    plausible_losses, plausible_dynamics : ndarray, shape (T,)
+        Numbers of candidates that the data from before the episode left plausible; NaN where no plausible sets are kept.
+    hedge_bound : ndarray, shape (T,)
+        Bound on term (iii) of the regret so far at the episode's context, twice AdaHedge's sums of mixability gaps.
     held_out_squared_error, held_out_log_loss : ndarray, shape (T,)
         Sum over the episode's steps of (f(s_h, a_h) - l_h)^2 and of -log P(s_{h+1} | s_h, a_h) under the fits from before
         the episode, which have not seen it; NaN for agents without oracles, infinite where a fit excludes what happened.
@@ -85,6 +96,12 @@ class SimulationResult:
     uniform_value: Array
     observed_loss: Array
     saturation: Array
+    truncated: Array
+    truncated_played: Array
+    vacuous_bonuses: Array
+    plausible_losses: Array
+    plausible_dynamics: Array
+    hedge_bound: Array
     held_out_squared_error: Array
     held_out_log_loss: Array
     true_squared_error: Array
@@ -205,7 +222,7 @@ _KINDS: dict[str, Any] = {
     "seconds": (int, float),
     "labels": list,
 }
-_MEASURED = ("saturation", *ERRORS)
+_MEASURED = ("saturation", *DIAGNOSTICS, *ERRORS)
 """Columns that may be NaN or infinite: agents without bonuses or oracles, fits that exclude what happened."""
 
 

@@ -22,7 +22,7 @@ from ..model.layered import LayeredMDP
 from ..model.operations import Backend, check_backend, check_policy, evaluate, play, solve
 from ..model.streams import Streams
 from ..oracles.log import Recorder
-from .result import COLUMNS, ERRORS, WHOLE, SimulationResult
+from .result import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, SimulationResult
 
 __all__ = ["Simulation", "simulate"]
 
@@ -53,6 +53,10 @@ class _Truth:
             found = (best, uniform)
             self._values.put(key, found, 256)
         return found
+
+
+LOOKS = 100
+"""In about so many episodes of a run all pairs are looked at for its diagnostics."""
 
 
 class Simulation:
@@ -121,6 +125,11 @@ class Simulation:
         policy = check_policy(mdp, self.agent.policy(context))
         value = float(evaluate(mdp, policy, backend=self.backend).v[0])
         saturation = float(self.agent.saturation(context)) if hasattr(self.agent, "saturation") else np.nan
+        if hasattr(self.agent, "diagnostics"):
+            # A look at all pairs costs as much as a step of a chain.
+            full = t % max(1, self.episodes // LOOKS) == 0 or t == self.episodes - 1
+            for name, number in zip(DIAGNOSTICS, self.agent.diagnostics(context, full=full), strict=True):
+                columns[name][t] = number
         u_action, u_next, u_loss = (self.streams.uniforms(name, t) for name in ("actions", "transitions", "losses"))
         trajectory = play(mdp, policy, u_action, u_next, u_loss, context, self._sample_losses, self.backend)
         if self._sample_losses is not None:

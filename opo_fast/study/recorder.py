@@ -15,6 +15,7 @@ from .._support.checks import as_real
 from .._support.state import holds
 from ..errors import OpoError
 from ..model.operations import evaluate, solve
+from ..runs.result import DIAGNOSTICS
 from ..runs.simulation import Simulation
 from .file import Record
 
@@ -125,6 +126,7 @@ class Recorder:
             "last_regret": float(result.regret[tail].mean()),
             "gap_closed": result.gap_closed(tail),
             "saturation": float(result.saturation[tail].mean()),
+            **{name: _mean(getattr(result, name)[tail]) for name in DIAGNOSTICS},
             "seconds": self.simulation.seconds,
         }
         if "expected_regret" in self.measured:
@@ -132,6 +134,12 @@ class Recorder:
         if "memory" in self.measured:
             numbers["memory"] = float(self.measured["memory"].max())
         return numbers
+
+
+def _mean(column: Array) -> float:
+    """Mean of the entries that are there, NaN where none is."""
+    there = column[~np.isnan(column)]
+    return float(there.mean()) if there.size else float("nan")
 
 
 def _finite_contexts(cmdp: Any) -> list[tuple[Any, float]]:

@@ -125,6 +125,14 @@ def _environment(results: Results, environment: str, draw: Callable[[Any], Any])
     if "expected_regret" in known:
         columns["expected regret at the end"] = lambda agent, of: interval(of("expected_regret"))
     columns["bonuses at cap"] = lambda agent, of: share(of("saturation").mean)
+    if "truncated" in known:
+        columns["estimates cut off at 0"] = lambda agent, of: share(of("truncated").mean)
+        columns["of those played"] = lambda agent, of: share(of("truncated_played").mean)
+        columns["vacuous bonuses"] = lambda agent, of: share(of("vacuous_bonuses").mean)
+        columns["plausible losses, dynamics"] = lambda agent, of: ", ".join(
+            figure(of(name).mean, ".3g") for name in ("plausible_losses", "plausible_dynamics")
+        )
+        columns["bound of term (iii)"] = lambda agent, of: figure(of("hedge_bound").mean, ".3g")
     columns["ms an episode"] = lambda agent, of: figure(1e3 * of("seconds").mean / results.study.episodes, ".3g")
     if "memory" in known:
         columns["memory (MB)"] = lambda agent, of: figure(of("memory").mean / 1e6, ".0f")

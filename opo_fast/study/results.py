@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .._support.files import writing
 from ..errors import OpoError
+from ..runs.result import DIAGNOSTICS
 from .grid import Choice, Run
 from .runfile import StoredRun, require_pyarrow
 from .storage import Store
@@ -22,7 +23,7 @@ from .storage import Store
 __all__ = ["Results"]
 
 Array = npt.NDArray[Any]
-SUMMARY = ("regret", "uniform_regret", "last_regret", "gap_closed", "saturation", "expected_regret", "seconds", "memory")
+SUMMARY = ("regret", "uniform_regret", "last_regret", "gap_closed", "saturation", "expected_regret", "seconds", "memory", *DIAGNOSTICS)
 
 
 class Results:

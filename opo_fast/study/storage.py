@@ -162,7 +162,8 @@ class Store:
             write_json(self.driver_file, me(), durable=False)
             yield
         finally:
-            self.driver_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.driver_file.unlink(missing_ok=True)
             if held:
                 lock.release()
 

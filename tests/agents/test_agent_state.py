@@ -232,7 +232,7 @@ def test_an_oracle_that_cannot_be_saved_is_named():
 @pytest.mark.parametrize("name", ["opo", "e-uc3rl", "rm-ucdd", "tabular-opo"])
 def test_playing_on_past_the_episodes_of_the_parameters_is_said_once(name):
     env = of.envs.make("random-finite", n_contexts=2)
-    agent = of.agents.make(name, env, episodes=3)
+    agent = of.agents.make(name, env, episodes=3, **({"tuning": "theory"} if name == "opo" else {}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of.simulate(env, agent, 3)

@@ -41,11 +41,11 @@ def play(env, agent, episodes, seed=1):
 
 
 def uccb_by_hand(fits, tables, context, beta, *, capped):
-    """Xu and Zeevi's counterfactual replay, with the cap and clip of RM-UCDD or without."""
+    """Xu and Zeevi's counterfactual replay, with the cap of RM-UCDD's bonus or without."""
     n = np.ones(tables.shape[-1])
     for fit in fits:
         bonus = beta / n
-        index = np.maximum(0.0, tables[fit, context, 0] - np.minimum(1.0, bonus)) if capped else tables[fit, context, 0] - bonus
+        index = tables[fit, context, 0] - np.minimum(1.0, bonus) if capped else tables[fit, context, 0] - bonus
         chosen = int(index.argmin())
         n[chosen] += 1
     return chosen
@@ -54,7 +54,7 @@ def uccb_by_hand(fits, tables, context, beta, *, capped):
 def test_rmucdd_with_one_state_and_p_min_1_is_uccb():
     env, losses, tables = bandit()
     assert tables.min() > 0.1
-    # With beta below the least loss neither cap nor clip is reached: UCCB as published.
+    # With beta below 1 the cap is not reached: UCCB as published.
     for beta, capped in [(0.1, False), (3.0, True)]:
         agents = [
             UCCB(env.layout, losses, beta=beta),
@@ -172,13 +172,13 @@ def test_falcon_fits_at_the_ends_of_epochs():
 def test_regcb_plays_the_least_bound_of_what_the_data_leave():
     env, losses, tables = bandit(6)
     agent = RegCB(env.layout, losses, delta=0.1, bonus_scale=0.4)
-    assert agent.radius == pytest.approx(0.2 * math.log(6 / 0.1))
+    assert agent.allowed_excess == pytest.approx(0.2 * math.log(6 / 0.1))
     run = Simulation(env, agent, 80, 0)
     sizes = set()
     for t in range(80):
         context = run.context(t)
         scores = agent.loss_oracle.scores
-        left = [i for i in range(6) if scores[i] <= scores.min() + agent.radius]
+        left = [i for i in range(6) if scores[i] <= scores.min() + agent.allowed_excess]
         sizes.add(len(left))
         bounds = np.min([tables[i, context, 0] for i in left], axis=0)
         np.testing.assert_array_equal(agent.lower_bound(context), bounds)

@@ -84,6 +84,30 @@ def test_finished_runs_are_read_instead_of_played(env, tmp_path, monkeypatch):
         compare(env, {"greedy": "epsilon-greedy"}, 40, 1, folder=tmp_path)
 
 
+def test_an_edited_model_is_another_one(tmp_path):
+    def world(loss):
+        layout = of.Layout([1, 2], n_actions=2)
+        losses = np.full((3, 2), loss)
+        return of.FiniteContexts([of.LayeredMDP(layout, losses, [np.full((1, 2, 2), 0.5)])], probabilities=[1.0])
+
+    makers = {"uniform": lambda seed: agents.Uniform(of.Layout([1, 2], n_actions=2))}
+    compare(world(0.5), makers, 5, 1, folder=tmp_path)
+    compare(world(0.5), makers, 5, [0, 7], folder=tmp_path)
+    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz' was played with model \w+ instead of \w+: name another folder"):
+        compare(world(0.25), makers, 5, 1, folder=tmp_path)
+
+
+@pytest.mark.parametrize("identity", [3, "nonsense", "[]", None])
+def test_a_run_of_something_else_is_refused(env, tmp_path, identity):
+    compare(env, ["uniform"], 5, 1, folder=tmp_path)
+    (path,) = tmp_path.iterdir()
+    run = of.SimulationResult.load(path)
+    run.settings["comparison"] = identity
+    run.save(path)
+    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz' (was played with|is no run of a comparison)"):
+        compare(env, ["uniform"], 5, 1, folder=tmp_path)
+
+
 def test_ctrl_c_keeps_what_was_finished(env, tmp_path):
     class Impatient(agents.Uniform):
         asked = 0

@@ -15,7 +15,7 @@ import opo_fast as of
 from opo_fast import reference
 from opo_fast.agents import EUC3RL, RMUCDD, euc3rl_parameters, minimum_reachability, rmucdd_parameters
 from opo_fast.algorithm.engine import ChainEngine
-from opo_fast.algorithm.history import History
+from opo_fast.algorithm.history import Fits, History
 from opo_fast.algorithm.rules import ChainRule
 from opo_fast.oracles.squared import FiniteSquaredOracle
 from opo_fast.runs.simulation import Simulation
@@ -51,7 +51,7 @@ def play(env, agent, episodes, seed=1):
 
 
 def greedy(losses, arrays, layout, mask=None):
-    """The optimum by backward induction with Q kept at least 0, from plain arrays; its value too."""
+    """The optimum by backward induction with V kept at least 0, from plain arrays; its value too."""
     v = np.zeros(1)
     policy = np.zeros(layout.shape)
     for h in reversed(range(layout.horizon)):
@@ -59,12 +59,12 @@ def greedy(losses, arrays, layout, mask=None):
         values = []
         for i, s in enumerate(states):
             ahead = arrays[h][i] @ v if h < layout.horizon - 1 else np.zeros(layout.n_actions)
-            q = np.maximum(0.0, losses[s] + ahead)
+            q = losses[s] + ahead
             if mask is not None:
                 q = np.where(mask[s], q, np.inf)
             best = int(q.argmin())
             policy[s, best] = 1.0
-            values.append(q[best])
+            values.append(max(0.0, q[best]))
         v = np.array(values)
     return policy, v[0]
 
@@ -89,7 +89,7 @@ def test_euc3rl_is_the_replay_of_the_notes(masked):
     def bonus(n):
         return np.minimum(1, 0.75 / (1 + n)) + 2 * horizon * np.minimum(1, 0.2 / (1 + n))
 
-    fits = [agent.history[k] for k in range(40)]
+    fits = [agent.history[k][:2] for k in range(40)]
     assert len(set(fits)) > 2
     for t in (0, 1, 5, 20, 39):
         context, policy = played[t]
@@ -118,7 +118,7 @@ def test_rmucdd_is_the_replay_of_the_notes(masked):
             allowed = [np.flatnonzero(row) for row in mask]
             expected = np.eye(3)[[choices[t % choices.size] for choices in allowed]]
         np.testing.assert_array_equal(played[t][1], expected)
-    fits = [agent.history[k] for k in range(37)]
+    fits = [agent.history[k][:2] for k in range(37)]
     assert len(set(fits)) > 1
     for t in (3, 4, 10, 39):
         context, policy = played[t]
@@ -156,7 +156,7 @@ def last_visits(candidates, fits, rule):
     engine = ChainEngine(candidates[0].layout, candidates[0].action_mask, rule, Fixed(candidates), 1 << 26)
     history = History()
     for loss_fit, fit in fits:
-        history.append(loss_fit, fit)
+        history.append(Fits(loss_fit, fit))
     chain, lane = engine.chain(0, history, len(fits))
     return chain.last[lane :: chain.lanes].copy(), chain.policy(lane).copy(), chain.value(lane)
 
@@ -205,7 +205,7 @@ def test_value_is_that_of_the_optimistic_optimum():
     def bonus(n):
         return np.minimum(1, 0.1 / (1 + n)) + 6 * np.minimum(1, 0.025 / (1 + n))
 
-    models = [of.LayeredMDP(env.layout, losses.models[i](1), dynamics.models[j](1)) for i, j in (agent.history[k] for k in range(26))]
+    models = [of.LayeredMDP(env.layout, losses.models[i](1), dynamics.models[j](1)) for i, j in (agent.history[k][:2] for k in range(26))]
     expected_policy, expected = by_hand(models, None, reference.occupancy, bonus)
     np.testing.assert_array_equal(agent.policy(1), expected_policy)
     assert agent.value(1) == pytest.approx(expected, rel=1e-12)
@@ -220,7 +220,7 @@ def test_saturation_looks_at_each_layers_own_bonus():
     agent = RMUCDD(env.layout, losses, dynamics, p_min=0.5, kappa_loss=4.0, kappa_dynamics=8.0)
     play(env, agent, 12)
     counts = np.zeros(env.layout.shape)
-    steps = [agent.history[k] for k in range(10)]
+    steps = [agent.history[k][:2] for k in range(10)]
     half = np.sqrt([3.0, 4.0, 0.0]) * 4.0
     for k, (i, j) in enumerate(steps):
         saturated = (1 + counts <= 4.0) & (np.where(half > 0, half, 4.0)[np.repeat([0, 1, 2], [1, 3, 4])][:, None] >= 1 + counts)

@@ -230,12 +230,12 @@ def test_names_fit_the_layout():
 def test_scales_and_options_reach_the_agent():
     env = random_finite()
     theory = agents.make("opo", env, episodes=100, bonus_scale=1.0, eta_scale=1.0)
-    by_hand = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=100)
-    assert (theory.eta, theory.beta_loss) == (by_hand.eta, by_hand.beta_loss)
-    setting = agents.practical("opo")
-    learns = agents.make("opo", env, episodes=100)
-    assert learns.beta_loss == pytest.approx(by_hand.beta_loss * setting["bonus_scale"])
-    assert learns.eta == pytest.approx(by_hand.eta * setting["eta_scale"])
+    literal = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=100, tuning="theory")
+    assert (theory.eta, theory.beta_loss) == (literal.eta, literal.beta_loss)
+    learns = agents.make("opo", env, episodes=100, bonus_scale=2e-6)
+    assert learns.beta_loss == pytest.approx(literal.beta_loss * 2e-6)
+    assert learns.eta == pytest.approx(literal.eta * 50)
+    assert agents.make("opo", env, episodes=100).tuning == "auto"
     assert agents.make("rm-ucdd", env, episodes=100).p_min == agents.minimum_reachability(env)
     assert agents.make("rm-ucdd", env, episodes=100, p_min=0.5).p_min == 0.5
     assert agents.make("opo", env, episodes=100, backend="numpy").backend == "numpy"
@@ -246,7 +246,7 @@ def test_what_is_unknown_is_named():
     env = random_finite()
     with pytest.raises(of.OpoError, match=r"agent is 'opos' \(did you mean 'opo'\?\)"):
         agents.make("opos", env, episodes=10)
-    with pytest.raises(of.OpoError, match="p_min is no option of agent 'opo': one of delta, bonus_scale"):
+    with pytest.raises(of.OpoError, match="p_min is no option of agent 'opo': one of tuning, delta, bonus_scale"):
         agents.make("opo", env, episodes=10, p_min=0.1)
     with pytest.raises(of.OpoError, match="env is a FiniteContexts without loss_class: agent 'greedy' needs it"):
         agents.make("greedy", of.FiniteContexts([random_model(np.random.default_rng(0), (1, 2), 2)]), episodes=10)

@@ -60,6 +60,8 @@ def files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
 
 
 def drive(folder: str, format: str, workers: str) -> None:
+    # A shell starts what runs in the background with Ctrl-C ignored, and a study leaves that as it is.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_study(study_of(format), folder, workers=int(workers), progress=False)
 
 

@@ -66,7 +66,7 @@ def make_agent(name: str) -> tuple[of.envs.Environment, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if name in agents.names():
-            return env, agents.make(name, env, episodes=40, seed=0)
+            return env, agents.make(name, env, episodes=40, seed=0, **({"tuning": "theory"} if name == "opo" else {}))
         if name == "opo single":
             large = finite((1, 30, 30, 30), 3, 2)
             return large, of.OPO(large.layout, large.loss_class, large.dynamics_class, episodes=40, bonus_scale=1e-5, eta_scale=20)

@@ -96,12 +96,12 @@ def test_identity_is_a_hash_of_the_settings_alone():
 
 
 def test_the_practical_setting_that_is_filled_in_is_part_of_the_identity(monkeypatch):
-    silent = identity(agents=["opo"])
-    assert identity(agents=[{"name": "opo", "options": {"bonus_scale": of.agents.practical("opo")["bonus_scale"]}}]) == silent
+    silent = identity(agents=["e-uc3rl"])
+    assert identity(agents=[{"name": "e-uc3rl", "options": of.agents.practical("e-uc3rl")}]) == silent
     before = of.agents.practical
-    monkeypatch.setattr(of.agents, "practical", lambda name: {**before(name), "eta_scale": 7.0})
-    assert identity(agents=["opo"]) != silent
-    assert identity(agents=[{"name": "opo", "options": {"eta_scale": 7}}]) == identity(agents=["opo"])
+    monkeypatch.setattr(of.agents, "practical", lambda name: {**before(name), "bonus_scale": 7.0})
+    assert identity(agents=["e-uc3rl"]) != silent
+    assert identity(agents=[{"name": "e-uc3rl", "options": {"bonus_scale": 7}}]) == identity(agents=["e-uc3rl"])
 
 
 MISTAKES = [

@@ -79,10 +79,10 @@ def test_the_expected_regret_is_that_of_the_coming_policy_over_all_contexts(tmp_
 
 def test_extending_a_study_reruns_nothing(tmp_path):
     folder = tmp_path / "s"
-    run_study(small(seeds=1, agents=["opo"]), folder)
+    run_study(small(seeds=1, agents=["e-uc3rl"]), folder)
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
-    # The first study's run is the grid's point 50, which is the practical setting.
-    summary = run_study(small(seeds=[0, 5], agents=[{"name": "opo", "grid": {"eta_scale": [10, 50]}}, "greedy"]), folder)
+    # The first study's run is the grid's point 3e-5, which is the practical setting.
+    summary = run_study(small(seeds=[0, 5], agents=[{"name": "e-uc3rl", "grid": {"bonus_scale": [1e-4, 3e-5]}}, "greedy"]), folder)
     assert (summary.planned, summary.done) == (6, 6)
     after = {path.name: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
     assert len(after) == 6
@@ -120,7 +120,10 @@ def test_loky_gives_the_same_bits(tmp_path, whole, workers):
 
 
 SCRIPT = """
+import signal
 import sys
+# A shell starts what runs in the background with Ctrl-C ignored, and a study leaves that as it is.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
 from study_cases import small
 from opo_fast.study import run_study

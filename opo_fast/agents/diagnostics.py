@@ -1,0 +1,82 @@
+"""Numbers that tell whether an optimistic agent's bonuses are too large, too small, or no longer needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algorithm.chain import Chain
+from ..model.reference import bonus, expected_next, occupancy
+
+if TYPE_CHECKING:
+    from .chain_agent import ChainAgent
+
+__all__ = ["Diagnostics", "diagnose"]
+
+Array = npt.NDArray[Any]
+NAN = float("nan")
+
+
+class Diagnostics(NamedTuple):
+    """Of the last step of a chain at one context; NaN where there is nothing of the kind.
+
+    Attributes
+    ----------
+    truncated : float
+        Share of the pairs whose estimate of Q is below 0 before max{0, .}: their bonuses hide the differences between actions.
+        0 beside plausible sets, whose bound is never below 0.
+    truncated_played : float
+        The same, weighted by what the policy of the coming episode visits under the fit.
+    vacuous_bonuses : float
+        Share of the pairs whose bonus is at least the greatest loss-to-go, H - h + 1 in layer h: such a bonus says nothing.
+    plausible_losses, plausible_dynamics : float
+        Numbers of plausible candidates.
+    hedge_bound : float
+        Sum over the layers of the greatest 2 Delta of a state, which bounds term (iii) of the regret at this context.
+    """
+
+    truncated: float = NAN
+    truncated_played: float = NAN
+    vacuous_bonuses: float = NAN
+    plausible_losses: float = NAN
+    plausible_dynamics: float = NAN
+    hedge_bound: float = NAN
+
+
+def diagnose(agent: ChainAgent, chain: Chain, lane: int, context: Any, *, full: bool) -> Diagnostics:
+    """The diagnostics of a chain that has taken at least one step; without `full` those alone that cost next to nothing."""
+    fits = agent.history[chain.steps - 1]
+    found = Diagnostics()
+    if chain.hedge is not None:
+        gaps = chain.hedge.gap[lane : chain.hedge.size : chain.lanes]
+        found = found._replace(hedge_bound=2 * float(np.maximum.reduceat(gaps, agent.layout.offsets[:-1]).sum()))
+    if fits.loss_version is not None:
+        counts = agent.loss_oracle.plausible_count(fits.loss_version), agent.dynamics_oracle.plausible_count(fits.dynamics_version)
+        found = found._replace(truncated=0.0, truncated_played=0.0, plausible_losses=float(counts[0]), plausible_dynamics=float(counts[1]))
+        if chain.last is None:
+            found = found._replace(vacuous_bonuses=1.0)
+    return found._replace(**_of_bonuses(agent, chain, lane, context)) if full and chain.last is not None else found
+
+
+def _of_bonuses(agent: ChainAgent, chain: Chain, lane: int, context: Any) -> dict[str, float]:
+    assert chain.last is not None
+    model = agent.model(agent.history[chain.steps - 1][:2], context)
+    layout, t = model.layout, model.transitions
+    betas = agent.rule.bonus(chain.steps - 1)
+    visits, v = t.scatter(chain.last[lane :: chain.lanes].copy()), chain.v[lane :: chain.lanes]
+    allowed = np.ones(layout.shape, bool) if model.action_mask is None else model.action_mask
+    q, vacuous = model.losses.copy(), np.zeros(layout.shape, bool)
+    for h, layer in enumerate(map(layout.layer, range(layout.horizon))):
+        b = bonus(visits[layer], betas.beta_loss) + agent.rule.weight * bonus(visits[layer], float(betas.beta_dynamics[h]))
+        vacuous[layer] = b >= layout.horizon - h
+        q[layer] -= b
+        if h < layout.horizon - 1:
+            q[layer] += expected_next(t.arrays()[h], v[layout.layer(h + 1)], q[layer].shape)
+    share = float(vacuous[allowed].mean())
+    if agent.history[chain.steps - 1].loss_version is not None:
+        return {"vacuous_bonuses": share}
+    below = (q < 0) & allowed
+    played = float((occupancy(model, agent.policy(context)) * below).sum() / layout.horizon)
+    return {"truncated": float(below[allowed].mean()), "truncated_played": played, "vacuous_bonuses": share}

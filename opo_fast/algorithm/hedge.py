@@ -1,0 +1,65 @@
+"""The numbers that AdaHedge keeps in every state of a chain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.fields import Fields
+from ..kernels._simd import LANES
+from ..model.layout import aligned
+from .self_tuning import START_GAP
+
+if TYPE_CHECKING:
+    from .engine import ChainEngine
+
+__all__ = ["HedgeSums"]
+
+Array = npt.NDArray[Any]
+
+
+class HedgeSums:
+    """Sums of mixability gaps and of weights, and the logarithms of the numbers of actions, with space for a vector beyond the last.
+
+    Attributes
+    ----------
+    gap : ndarray
+        Delta of each state; the regret of the policies there is at most twice that.
+    total : ndarray
+        Sum over the actions of exp(-log|A| / Delta times the regret of having played another).
+    log_actions : ndarray, shape (n_states + 8,)
+        log|A|; log 2 where there is one action, so that no learning rate is 0 / 0.
+    """
+
+    def __init__(self, engine: ChainEngine, lanes: int) -> None:
+        counts = np.diff(engine.rows)
+        self.size = counts.size * lanes
+        self.log_actions = np.zeros(counts.size + LANES)
+        self.log_actions[: counts.size] = np.log(np.maximum(counts, 2))
+        self._actions = np.repeat(counts, lanes).astype(np.float64)
+        self.gap, self.total, self.excess = (aligned(self.size + LANES, zero=True) for _ in range(3))
+        self.restart()
+
+    def restart(self) -> None:
+        """Stand before the first step."""
+        self.gap[: self.size] = START_GAP
+        self.total[: self.size] = self._actions
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.gap.nbytes + self.total.nbytes + self.excess.nbytes
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs."""
+        return {"gap": self.gap[: self.size].copy(), "total": self.total[: self.size].copy()}
+
+    def restore(self, fields: Fields) -> None:
+        """Undo `state`."""
+        gap = fields.numbers("gap", (self.size,), least=START_GAP)
+        # The best action of each state weighs 1.
+        total = fields.numbers("total", (self.size,), least=1.0)
+        fields.check("total", bool((total <= self._actions * (1 + 1e-9)).all()), "holds weights above the number of actions")
+        self.gap[: self.size], self.total[: self.size] = gap, total

@@ -1,0 +1,95 @@
+"""What a chain asks of plausible sets: lower losses, and tables of candidates for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .history import Fits, History
+
+if TYPE_CHECKING:
+    from .chain import Chain
+
+__all__ = ["PlausibleModels"]
+
+Array = npt.NDArray[Any]
+
+KEPT = 16
+"""Versions of a set that a chain keeps ready."""
+
+
+class Candidates(NamedTuple):
+    """The plausible dynamics of one version.
+
+    Attributes
+    ----------
+    fits : tuple
+    radius : ndarray
+        Empty where the candidates are all that is plausible; else how far, row by row, a plausible one may be from the only one.
+    table : ndarray of int64
+        Where the kernels find the candidates in memory.
+    models : list
+        The candidates themselves, so that the memory stays theirs.
+    """
+
+    fits: tuple[Hashable, ...]
+    radius: Array
+    table: Array
+    models: list[Any]
+
+
+class PlausibleModels:
+    """The plausible losses and dynamics at the contexts of a chain, by version."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.lower: dict[Hashable, Array] = {}
+        self.candidates: dict[Hashable, Candidates] = {}
+        # Numba compiles read-only arrays apart: those of one context are, those of a pack are the chain's own.
+        self.no_rows = np.empty(0)
+        self.no_rows.flags.writeable = chain.lanes > 1
+        self.none = Candidates((), self.no_rows, chain.table([]), [])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held; the models are counted by the chain."""
+        return self.chain.width * 8 * len(self.lower) + sum(found.radius.nbytes for found in self.candidates.values())
+
+    @property
+    def fits(self) -> set[Hashable]:
+        """Fits of all candidates that are held."""
+        return {fit for found in self.candidates.values() for fit in found.fits}
+
+    def prepare(self, fits: Fits) -> tuple[Array, Candidates]:
+        """The lower losses and the candidates of a step; empty where no sets are kept."""
+        chain, source = self.chain, self.chain.engine.source
+        if fits.loss_version is None:
+            return self.no_rows, self.none
+        lower = self.lower.get(fits.loss_version)
+        if lower is None:
+            lower = chain.interleave([source.lower(fits.loss_version, context) for context in chain.contexts])
+            self.lower[fits.loss_version] = lower
+        found = self.candidates.get(fits.dynamics_version)
+        if found is None or (found.radius.size and found.fits != (fits.dynamics,)):
+            listed = source.candidates(fits.dynamics_version)
+            radius = self.no_rows
+            if listed is None:
+                listed = (fits.dynamics,)
+                radius = chain.interleave([source.radius(fits.dynamics_version, context) for context in chain.contexts])
+            models = [chain.model(fit) for fit in listed]
+            found = self.candidates[fits.dynamics_version] = Candidates(listed, radius, chain.table(models), models)
+        return lower, found
+
+    def forget(self, history: History, step: int, n: int) -> None:
+        """Sets that no step nearby uses are asked for again if they return, and with them their models."""
+        if len(self.candidates) <= KEPT and len(self.lower) <= KEPT:
+            return
+        near = history.between(max(0, step - 1), min(n, step + 1))
+        self.lower = {version: self.lower[version] for version in {fits.loss_version for fits in near} & set(self.lower)}
+        versions = {fits.dynamics_version for fits in near} & set(self.candidates)
+        self.candidates = {version: self.candidates[version] for version in versions}
+        used = self.fits | {fits.dynamics for fits in near}
+        self.chain.models = {fit: model for fit, model in self.chain.models.items() if fit in used}
