@@ -257,6 +257,7 @@ def test_a_dynamics_with_a_mask_in_an_agent_without():
     losses, dynamics = of.FiniteLossClass([lambda c: LOSSES]), of.FiniteDynamicsClass([lambda c: t])
     options = {"eta": 0.1, "beta_loss": 1.0, "beta_dynamics": 1.0}
     agent = of.OPO(LAYOUT, losses, dynamics, **options)
+    agent.observe(of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 0]), np.zeros(2)))
     with pytest.raises(of.OpoError, match="give the agent action_mask"):
         agent.policy(0)
     for kind in (of.agents.Greedy, of.agents.EpsilonGreedy):
