@@ -89,7 +89,10 @@ def whole(value: Any, name: str, *, least: int, most: int | None = LARGEST) -> i
 def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, strict: bool = False) -> float:
     """`value` as a finite float within [least, most] (`strict`: both ends excluded), or an error that names it."""
     try:
-        if isinstance(value, (str, bytes)):
+        # NumPy's complex numbers turn into their real part, and one-entry arrays into their entry.
+        if isinstance(value, (str, bytes, complex, np.complexfloating)) or (isinstance(value, np.ndarray) and value.ndim):
+            raise TypeError
+        if isinstance(value, np.ndarray) and (value.dtype.kind not in "iufb" or np.ma.isMaskedArray(value)):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
@@ -157,7 +160,9 @@ def pair_of(value: Any, name: str, of: str) -> tuple[float, float]:
 
 
 def as_array(values: Any, name: str | Place) -> Array:
-    """`values` as an ndarray of whatever dtype; ragged ones are refused."""
+    """`values` as an ndarray of whatever dtype; ragged and masked ones are refused."""
+    if np.ma.isMaskedArray(values) or (isinstance(values, (list, tuple)) and any(map(np.ma.isMaskedArray, values))):
+        raise OpoError(f"{name} is a masked array: fill it first")
     try:
         return np.asarray(values)
     except (ValueError, TypeError) as error:
@@ -171,8 +176,6 @@ def as_real(array: Any, name: str | Place) -> Array:
     if sp.issparse(array):
         raise OpoError(f"{name} is a sparse array: a dense one is needed")
     result = as_array(array, name)
-    if np.ma.isMaskedArray(array):
-        raise OpoError(f"{name} is a masked array: fill it first")
     if result.dtype.kind in "iub":
         result = result.astype(np.float64)
     if result.dtype not in (np.float64, np.float32):

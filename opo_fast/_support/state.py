@@ -21,6 +21,10 @@ __all__ = ["decode", "encode", "holds", "read_state", "write_state"]
 
 Array = npt.NDArray[Any]
 
+ALWAYS = 1 << 30
+"""Bytes that any archive may unpack to."""
+GROWTH = 100
+"""Times its own size that a larger one may unpack to; what this package writes is not compressed."""
 _JSON = "meta"
 _NEEDED = "arrays, numbers, texts, None, and lists, tuples and mappings of them are needed"
 
@@ -132,9 +136,12 @@ def write_state(
 
 
 def read_state(path: str | os.PathLike[str], what: str = "a state that was saved") -> dict[str, Any]:
-    """Read what `write_state` wrote; of a file that was damaged nothing is given."""
+    """Read what `write_state` wrote; of a file that was damaged nothing is given.
+
+    Only the arrays that the JSON names are unpacked: at most 1 GiB, or 100 times the size of the file, together.
+    """
     with reading(path, what), zipfile.ZipFile(path) as archive:
-        members = _Members(archive)
+        members = _Members(archive, max(ALWAYS, GROWTH * os.path.getsize(path)))
         state = decode(json.loads(str(members[_JSON])), "state", members)
         if not isinstance(state, dict):
             raise OpoError(f"it holds a {type(state).__name__} instead of names and values")
@@ -142,12 +149,17 @@ def read_state(path: str | os.PathLike[str], what: str = "a state that was saved
 
 
 class _Members(Mapping[str, Array]):
-    """The arrays of an archive; each is read to its end, where its checksum is compared."""
+    """The arrays of an archive, `most` bytes of them; each is read to its end, where its checksum is compared."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive, self._names = archive, set(archive.namelist())
+    def __init__(self, archive: zipfile.ZipFile, most: int) -> None:
+        self._archive, self._names, self._left = archive, set(archive.namelist()), most
 
     def __getitem__(self, name: str) -> Array:
+        if name not in self:
+            raise OpoError(f"{name} is missing")
+        self._left -= self._archive.getinfo(f"{name}.npy").file_size
+        if self._left < 0:
+            raise OpoError(f"{name} unpacks to more than is read from a file of this size")
         with self._archive.open(f"{name}.npy") as member:
             array: Array = np.lib.format.read_array(member, allow_pickle=False)
             if member.read(1):

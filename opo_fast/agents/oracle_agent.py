@@ -173,6 +173,7 @@ class OracleAgent(BaseAgent):
             self.dynamics_oracle.transitions(fit, context),
             self.action_mask,
             where=Place("transitions of fit {!r} at context {!r}", fit, context),
+            own_mask=True,
         )
 
     def _state(self) -> State:

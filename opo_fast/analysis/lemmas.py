@@ -21,6 +21,8 @@ from .decomposition import Step, Truth, allowed_pairs
 __all__ = ["LemmaCheck", "OracleErrors", "lemma_checks", "oracle_errors", "oracle_guarantees"]
 
 Array = npt.NDArray[Any]
+SMALLEST = 1e-280
+"""Of the parameters: the proof divides by them, and by them over powers of H."""
 
 
 class OracleErrors(NamedTuple):
@@ -162,7 +164,7 @@ def lemma_checks(truth: LayeredMDP, steps: Iterable[Step], *, eta: float, beta_l
     steps : iterable of Step
         What `optimistic_steps` gives, or what another implementation computed.
     eta, beta_loss, beta_dynamics : float
-        The parameters that the steps were computed with, above 0.
+        The parameters that the steps were computed with, at least 1e-280.
 
     Returns
     -------
@@ -170,7 +172,7 @@ def lemma_checks(truth: LayeredMDP, steps: Iterable[Step], *, eta: float, beta_l
         In the order of the proof; ``print(*checks.values(), sep="\\n")`` shows them all.
     """
     judge, h = _judge(truth), truth.layout.horizon
-    eta, b_l, b_p = (real(x, n, strict=True) for x, n in ((eta, "eta"), (beta_loss, "beta_loss"), (beta_dynamics, "beta_dynamics")))
+    eta, b_l, b_p = (real(x, n, least=SMALLEST) for x, n in ((eta, "eta"), (beta_loss, "beta_loss"), (beta_dynamics, "beta_dynamics")))
     least, both, allowed = min(b_l, b_p), b_l + 2 * h * b_p, allowed_pairs(truth)
     gamma, gamma_visits = least / (864 * h**4), least / 2
     sides: dict[str, list[tuple[float, float]]] = {name: [] for name in _SOURCES}

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from .._support.checks import as_array, as_real, items, pair_of, whole
 from ..errors import OpoError, install
+from ..model.sparse import as_csr
 from .tables import TabularMDP, expected_rewards
 
 __all__ = ["from_gymnasium", "from_mdptoolbox", "from_pairs", "from_quantecon"]
@@ -199,6 +200,11 @@ def from_mdptoolbox(
         rewards = expected_rewards(flat, _interleaved(_matching(_stack(R, "R"), n_actions, n)))
     else:
         array = as_real(R, "R")
+        if listed and array.shape == (n_actions, n) and n_actions == n:
+            raise OpoError(
+                f"R is a list of {n} vectors of {n} numbers, which may be one for each action or one for each state: "
+                "give an array of shape (S, A) (np.array(R).T of vectors per action)"
+            )
         if array.ndim == 3:
             rewards = expected_rewards(flat, _interleaved(_matching(list(array), n_actions, n)))
         elif array.shape in ((n,), (n, n_actions)):
@@ -218,7 +224,7 @@ def _stack(P: Any, name: str) -> list[Any]:
     blocks = items(P, name, "matrices")
     if not blocks:
         raise OpoError(f"{name} is empty: one matrix per action is needed")
-    blocks = [block if sp.issparse(block) else as_real(block, f"{name}[{a}]") for a, block in enumerate(blocks)]
+    blocks = [as_csr(block, f"{name}[{a}]") if sp.issparse(block) else as_real(block, f"{name}[{a}]") for a, block in enumerate(blocks)]
     for a, block in enumerate(blocks):
         if block.ndim != 2 or block.shape[0] != block.shape[1] or block.shape != blocks[0].shape or 0 in block.shape:
             raise OpoError(f"{name}[{a}] has shape {block.shape}: (S, S), the same for all actions, is needed")
@@ -239,6 +245,10 @@ def _interleaved(blocks: list[Any]) -> Any:
     n, a = blocks[0].shape[0], len(blocks)
     order = (np.arange(n * a) % a) * n + np.arange(n * a) // a
     return sp.csr_array(sp.vstack([sp.csr_array(block) for block in blocks]).tocsr()[order])
+
+
+MOST_PAIRS, PAIRS_PER_ENTRY = 1 << 24, 1000
+"""Pairs of a table that any list may stand for, and how many for each of its entries."""
 
 
 def from_pairs(
@@ -274,7 +284,7 @@ def from_pairs(
     r = as_real(R, "R")
     count = states.size
     sparse = sp.issparse(Q)
-    matrix = sp.csr_array(Q) if sparse else as_real(Q, "Q")
+    matrix = as_csr(Q, "Q") if sparse else as_real(Q, "Q")
     if r.shape != (count,) or actions.shape != (count,) or matrix.ndim != 2 or matrix.shape[0] != count or not count:
         raise OpoError(
             f"R, Q, s_indices, a_indices have shapes {r.shape}, {matrix.shape}, {states.shape}, {actions.shape}: "
@@ -287,6 +297,8 @@ def from_pairs(
         raise OpoError(
             f"pair {i} is state {int(states[i])}, action {int(actions[i])}: a state from 0 to {n - 1} and an action from 0 are needed"
         )
+    if n * a > max(MOST_PAIRS, PAIRS_PER_ENTRY * count):
+        raise OpoError(f"{count} pairs name {n} states and {a} actions: states and actions are numbered from 0 on, without such gaps")
     pair = states * a + actions
     order = np.argsort(pair, kind="stable")
     twice = np.flatnonzero(np.diff(pair[order]) == 0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, real, whole
+from .._support.checks import MANY, as_real, real, shown, whole
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -280,6 +280,14 @@ def random_softmax(
     )
 
 
+def as_vector(context: Any, dimension: int) -> Array:
+    """A context of these environments, or an error."""
+    vector = as_real(context, "context")
+    if vector.shape != (dimension,) or not np.isfinite(vector).all():
+        raise OpoError(f"context is {shown(context)}: a vector of {dimension} finite numbers is needed")
+    return vector
+
+
 class LinearLosses:
     """f_c(s, a) = <c, theta(s, a)>; theta has shape (n_states, A, d)."""
 
@@ -287,7 +295,7 @@ class LinearLosses:
         self.theta, self.name = theta, name
 
     def __call__(self, context: Any) -> Array:
-        return np.asarray((self.theta @ context).clip(0.0, 1.0))
+        return np.asarray((self.theta @ as_vector(context, self.theta.shape[-1])).clip(0.0, 1.0))
 
 
 class LogisticLosses:
@@ -297,7 +305,7 @@ class LogisticLosses:
         self.theta, self.name = theta, name
 
     def __call__(self, context: Any) -> Array:
-        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * (self.theta @ context)))
+        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * (self.theta @ as_vector(context, self.theta.shape[-1]))))
 
 
 class MixtureDynamics:
@@ -307,7 +315,8 @@ class MixtureDynamics:
         self.parts, self.name = parts, name
 
     def __call__(self, context: Any) -> list[Array]:
-        return [np.tensordot(context, np.stack(blocks), axes=1) for blocks in zip(*self.parts, strict=True)]
+        vector = as_vector(context, len(self.parts))
+        return [np.tensordot(vector, np.stack(blocks), axes=1) for blocks in zip(*self.parts, strict=True)]
 
 
 class SoftmaxDynamics:
@@ -319,7 +328,7 @@ class SoftmaxDynamics:
     def __call__(self, context: Any) -> list[Array]:
         result = []
         for w, allowed in zip(self.weights, self.support, strict=True):
-            logits = np.where(allowed, w @ context, -np.inf)
+            logits = np.where(allowed, w @ as_vector(context, w.shape[-1]), -np.inf)
             p = np.exp(logits - logits.max(axis=-1, keepdims=True))
             result.append(p / p.sum(axis=-1, keepdims=True))
         return result

@@ -86,7 +86,7 @@ class _Regimes:
             begin += size + 1
         block = np.full(horizon, a + 1, np.int64)
         block[0] = 0
-        return Transitions.from_flat(layout, data, indptr, indices, block)
+        return Transitions._from_own(layout, data, indptr, indices, block)
 
 
 def _shares(n: int) -> list[tuple[int, int]]:
@@ -101,7 +101,7 @@ class _Assumes:
         self.regimes, self.kind, self.regime_of, self.name = regimes, kind, tuple(regime_of), name
 
     def __call__(self, context: Any) -> Any:
-        return getattr(self.regimes, self.kind)(self.regime_of[context])
+        return getattr(self.regimes, self.kind)(self.regime_of[whole(context, "context", least=0, most=len(self.regime_of) - 1)])
 
 
 class _Free:

@@ -97,6 +97,10 @@ def from_prism(
     )
 
 
+MOST_CELLS, CELLS_PER_LINE = 1 << 20, 100
+"""Pairs of state and choice up to which any file may go, and how many for each of its lines: a line may announce millions."""
+
+
 class _Lines:
     """The lines of a text file that hold words, with their numbers from 1."""
 
@@ -182,7 +186,8 @@ class _Transitions:
         self.state, self.choice, self.following = (np.array(column, np.int64) for column in (state_, choice_, following_))
         self.p, self.numbers = np.array(p_), np.array(numbers)
         self.n = n if n is not None else 1 + int(max(self.state.max(), self.following.max()))
-        if self.n > 1 << 26 or int(self.choice.max()) > 1 << 16:
+        cells = self.n * (1 + int(self.choice.max()))
+        if self.n > 1 << 26 or int(self.choice.max()) > 1 << 16 or cells > max(MOST_CELLS, CELLS_PER_LINE * len(rows)):
             i = int(np.argmax(self.state + self.choice + self.following))
             raise lines.fault(
                 int(self.numbers[i]), f"{self.n} states and {int(self.choice.max()) + 1} choices are more than this reader takes"

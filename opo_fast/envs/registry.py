@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._support.checks import MANY, as_path, having, instance, whole
+from .._support.checks import MANY, as_path, having, instance, shown, whole
 from .._support.progress import bar
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
@@ -268,7 +268,16 @@ def make(name: str, **options: Any) -> Environment:
         raise OpoError(f"{name} cannot be built with {given}: {error}") from error
 
 
-def from_file(path: str | os.PathLike[str], horizon: int | None = None) -> Environment:
+def _reward_structures(file: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+    """The numbered reward files beside a model, by their structure."""
+    found: dict[str, list[pathlib.Path]] = {}
+    for other in sorted(file.parent.glob("*.[st]rew")):
+        if other.stem.removeprefix(file.stem).isdecimal() and other.stem.startswith(file.stem):
+            found.setdefault(other.stem, []).append(other)
+    return found
+
+
+def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: str | None = None) -> Environment:
     """The environment of one context that is the model in a file; both classes hold the truth alone.
 
     Parameters
@@ -278,6 +287,8 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None) -> Envir
         same name that end in .lab, .srew, .trew, .rew, .state.rew or .trans.rew are read too.
     horizon : int, optional
         Steps, for a model without layers; 20 where absent.
+    reward : str, optional
+        Which reward structure, where PRISM wrote several: "robot1" stands for robot1.srew and robot1.trew beside robot.tra.
 
     Raises
     ------
@@ -290,6 +301,15 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None) -> Envir
         beside = {ending: file.with_suffix(ending) for ending in (".lab", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
         there = {ending: other for ending, other in beside.items() if other.is_file()}
         labels = there.pop(".lab", None)
+        structures = _reward_structures(file)
+        if reward is not None:
+            if reward not in structures:
+                raise OpoError(f"reward is {shown(reward)}: one of {', '.join(structures) or 'none'} is needed")
+            return from_prism(file, labels=labels, rewards=structures[reward]).environment(steps)
+        if structures:
+            raise OpoError(
+                f"{os.fspath(path)} has the reward structures {', '.join(structures)}: choose by reward (--set reward=NAME)"
+            )
         return from_prism(file, labels=labels, rewards=list(there.values())).environment(steps)
     if file.suffix != ".npz":
         raise OpoError(f"{os.fspath(path)}: the file ends in {file.suffix!r}; .npz or .tra is needed")

@@ -35,6 +35,8 @@ class RewardMap:
         real(self.high, "high", least=-np.inf)
         if self.low > self.high:
             raise OpoError(f"low is {self.low!r} and high is {self.high!r}: low may not be above high")
+        if not np.isfinite(self.high - self.low):
+            raise OpoError(f"low is {self.low!r} and high is {self.high!r}: their difference is no double; scale the rewards down")
 
     @property
     def scale(self) -> float:

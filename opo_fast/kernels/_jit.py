@@ -41,26 +41,53 @@ class _KernelCache(caching.FunctionCache):
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), _KEY)
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """A file that is damaged (empty, cut short, of another program) is a miss."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:
+            _say(f"a file of the kernel cache in {self.cache_path} cannot be read", error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """A kernel that cannot be written is compiled anew by the next process."""
+        try:
+            try:
+                super().save_overload(sig, data)
+            except OSError:
+                raise
+            except Exception:
+                # Numba reads the index before it adds to it: begin a new one in the place of a damaged one.
+                self.flush()
+                super().save_overload(sig, data)
+        except OSError as error:
+            _say(f"the kernel cache in {self.cache_path} cannot be written", error)
+
 
 _warned = False
 
 
-def _compile(function: Callable[..., Any], **options: Any) -> Any:
+def _say(what: str, error: Exception) -> None:
+    """Warn of the cache, once in a process."""
     global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            f"{what} ({type(error).__name__}: {error}), so kernels are compiled in every process; "
+            "set NUMBA_CACHE_DIR to a writable folder",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _compile(function: Callable[..., Any], **options: Any) -> Any:
     compiled = numba.njit(**_OPTIONS, **options)(function)
     if numba.config.DISABLE_JIT:
         return compiled
     try:
         compiled._cache = _KernelCache(function)
-    except RuntimeError as error:
-        if not _warned:
-            _warned = True
-            warnings.warn(
-                f"kernels are compiled anew in every process, since no cache can be written ({error}); "
-                "set NUMBA_CACHE_DIR to a writable folder",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+    except (RuntimeError, OSError) as error:
+        _say("no kernel cache can be written", error)
     return compiled
 
 

@@ -49,7 +49,8 @@ def exponential_weights(policy, q, eta, out):
         for a in range(n_actions):
             x = -math.inf
             if policy[s, a] > 0.0:
-                x = math.log(policy[s, a]) - eta * (q[s, a] - least)
+                # Halves, since the range of q may be no double where eta times it is one.
+                x = math.log(policy[s, a]) - 2.0 * (eta * (0.5 * q[s, a] - 0.5 * least))
             out[s, a] = x
             top = max(top, x)
         total = 0.0

@@ -118,16 +118,51 @@ class FiniteContexts:
 
 
 def context_key(context: Any) -> Hashable:
-    """What identifies a context: itself, or shape, dtype and bytes of an array."""
+    """What identifies a context: itself, or shape and values of an array.
+
+    Equal numbers in another precision or byte order are the same context. Missing values (NaN, NaT) are refused: they equal
+    nothing, not even themselves, so each would be a context of its own.
+    """
+    kind = type(context)
+    if kind is int or kind is str:
+        return context  # type: ignore[no-any-return]
     if isinstance(context, np.ndarray):
-        if context.dtype.hasobject:
-            raise OpoError("context is an array of objects: numbers are needed")
-        return context.shape, context.dtype.str, context.tobytes()
+        return _array_key(context)
     try:
         hash(context)
-    except TypeError:
-        raise OpoError(f"context is a {type(context).__name__}, which is not hashable: something hashable or an array is needed") from None
+        missing = not _is_itself(context)
+    except (TypeError, ValueError):
+        raise OpoError(f"context is a {kind.__name__}, which is not hashable: something hashable or an array is needed") from None
+    if missing:
+        raise OpoError(f"context is {shown(context)}: a missing value is no context")
     return context  # type: ignore[no-any-return]
+
+
+def _is_itself(context: Any) -> bool:
+    if isinstance(context, (tuple, frozenset)):
+        return all(map(_is_itself, context))
+    return bool(context == context)
+
+
+_DOUBLE, _EXACT = np.dtype("<f8"), 2**53
+
+
+def _array_key(context: Array) -> Hashable:
+    kind = context.dtype.kind
+    if kind not in "biufcSU" or np.ma.isMaskedArray(context):
+        raise OpoError(f"context is an array of dtype {context.dtype}: numbers or texts, none of them masked, are needed")
+    if kind in "SU":
+        return context.shape, kind, tuple(context.ravel().tolist())
+    if kind == "c":
+        values, code = context.astype("<c16"), "<c16"
+    elif kind in "iu" and context.itemsize == 8 and context.size and not (-_EXACT <= context.min() <= context.max() <= _EXACT):
+        values, code = context.astype(f"<{kind}8"), f"<{kind}8"
+    else:
+        values, code = context.astype(_DOUBLE, copy=False), "<f8"
+    # A square is NaN for NaN alone, and so is a sum of squares; 0.0 is added for the sign of zeros.
+    if code != kind and not (np.abs(np.vdot(values, values)) >= 0):
+        raise OpoError(f"context is {shown(context)}: a missing value is no context")
+    return context.shape, code, (values + 0).tobytes()
 
 
 def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any) -> Trajectory:

@@ -291,7 +291,7 @@ def _policy_rows(mdp: LayeredMDP, policy: npt.ArrayLike) -> tuple[Array, float]:
 _FAULTS = {
     1: "the probability is {value!r}; a finite number is needed",
     2: "the probability is {value!r}; at least 0 is needed",
-    3: "the action is masked and has probability {value!r}; 0 is needed",
+    3: "the action is masked and has probability {value!r}; 0 is needed (an agent is given its environment's action_mask)",
 }
 _ALL = np.empty((0, 0), dtype=np.bool_)
 

@@ -95,8 +95,9 @@ def bonus(visits: Array, beta: float) -> Array:
 def exponential_weights(policy: Array, q: Array, eta: float) -> Array:
     """The policy proportional to policy(a|s) exp(-eta q(s,a)) (Algorithm 1, policy improvement)."""
     least = np.where(policy > 0, q, np.inf).min(axis=1, keepdims=True)
-    with np.errstate(divide="ignore", over="ignore"):
-        log_weights = np.where(policy > 0, np.log(policy) - eta * (q - least), -np.inf)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        # Halves, since the range of q may be no double where eta times it is one.
+        log_weights = np.where(policy > 0, np.log(policy) - 2 * (eta * (q / 2 - least / 2)), -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
@@ -121,5 +122,6 @@ def rollout(mdp: LayeredMDP, policy: Array, u_action: Array, u_next: Array) -> t
 
 def _draw(probabilities: Array, u: float) -> int:
     support = np.flatnonzero(probabilities > 0)
-    position = int(np.searchsorted(np.cumsum(probabilities[support]), u, side="right"))
+    # Sums in double precision, as the kernel's, whatever the model is stored in.
+    position = int(np.searchsorted(np.cumsum(probabilities[support], dtype=np.float64), u, side="right"))
     return int(support[min(position, support.size - 1)])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .._support.checks import read_only
+from .._support.checks import as_array, read_only
 from ..errors import OpoError, Place
 from ..kernels.ingest import unordered_row
 
@@ -20,22 +20,13 @@ def as_csr(array: Any, name: str | Place) -> Any:
         raise OpoError(f"{name} has dtype {array.dtype}: real numbers are needed")
     if array.ndim != 2:
         raise OpoError(f"{name} has shape {array.shape}: two axes are needed")
-    if array.format == "coo":
-        # Positions are checked before SciPy follows them: it does not.
-        for axis, coordinates in enumerate((array.row, array.col)):
-            bad = np.flatnonzero((coordinates < 0) | (coordinates >= array.shape[axis]))
-            if bad.size:
-                which = ("row", "next state")[axis]
-                raise OpoError(
-                    f"{name}: entry {int(bad[0])} names {which} {int(coordinates[bad[0]])}; 0 to {array.shape[axis] - 1} is needed"
-                )
-    elif array.format in ("csc", "bsr"):
-        try:
-            array.check_format(full_check=True)
-        except ValueError as error:
-            raise OpoError(f"{name} is not a valid sparse array: {error}") from None
-    source = array.tocsr()
-    indptr, indices, data = source.indptr, source.indices, source.data
+    source = array if array.format == "csr" else _converted(array, name)
+    indptr, indices, data = (as_array(part, name) for part in (source.indptr, source.indices, source.data))
+    for what, part in (("row pointers", indptr), ("next states", indices)):
+        if part.dtype.kind not in "iu" or part.ndim != 1:
+            raise OpoError(f"{name}: the {what} have dtype {part.dtype} and shape {part.shape}: vectors of whole numbers are needed")
+    if data.ndim != 1:
+        raise OpoError(f"{name}: the stored entries have shape {data.shape}: a vector is needed")
     n_rows, n_next = source.shape
     bad_pointer = indptr.size != n_rows + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] > min(indices.size, data.size)
     if bad_pointer:
@@ -53,6 +44,45 @@ def as_csr(array: Any, name: str | Place) -> Any:
         result = result.copy()
         result.sum_duplicates()
     return result
+
+
+def _converted(array: Any, name: str | Place) -> Any:
+    """CSR of another sparse form, in double precision, so that sums of duplicates do not wrap; SciPy follows positions unchecked."""
+    if array.format == "lil":
+        lengths = [len(row) for row in array.rows], [len(row) for row in array.data]
+        unequal = [row for row, (n, m) in enumerate(zip(*lengths, strict=True)) if n != m]
+        if unequal:
+            row = unequal[0]
+            raise OpoError(f"{name}: row {row} has {lengths[0][row]} positions and {lengths[1][row]} values: as many are needed")
+        column, data = (np.array([x for entries in lists for x in entries]) for lists in (array.rows, array.data))
+        rows: Any = np.repeat(np.arange(array.shape[0]), lengths[0])
+    elif array.format in ("csc", "bsr"):
+        if as_array(array.indptr, name).dtype.kind not in "iu" or as_array(array.indices, name).dtype.kind not in "iu":
+            raise OpoError(f"{name}: positions have dtype {array.indptr.dtype} and {array.indices.dtype}: whole numbers are needed")
+        try:
+            array.check_format(full_check=True)
+        except (ValueError, TypeError, IndexError) as error:
+            raise OpoError(f"{name} is not a valid sparse array: {error}") from None
+        return array.astype(np.result_type(array.dtype, np.float32)).tocsr()
+    else:
+        try:
+            triples = array if array.format == "coo" else array.tocoo()
+            rows, column, data = triples.row, triples.col, triples.data
+        except (ValueError, TypeError, IndexError) as error:
+            raise OpoError(f"{name} is not a valid sparse array: {error}") from None
+    if not rows.size == column.size == data.size:
+        raise OpoError(f"{name} has {rows.size} rows, {column.size} columns and {data.size} values: as many of each are needed")
+    for which, axis, positions in (("row", 0, rows), ("next state", 1, column)):
+        if positions.size and positions.dtype.kind not in "iu":
+            raise OpoError(f"{name}: positions have dtype {positions.dtype}: whole numbers are needed")
+        bad = np.flatnonzero((positions < 0) | (positions >= array.shape[axis])).tolist()
+        if bad:
+            raise OpoError(f"{name}: entry {bad[0]} names {which} {int(positions[bad[0]])}; 0 to {array.shape[axis] - 1} is needed")
+    if data.size and data.dtype.kind not in "fiub":
+        raise OpoError(f"{name} has dtype {data.dtype}: real numbers are needed")
+    kind = np.result_type(data.dtype if data.size else np.float64, np.float32)
+    positions = rows.astype(np.int64), column.astype(np.int64)
+    return sp.csr_array(sp.coo_array((data.astype(kind), positions), shape=array.shape))
 
 
 def _is_canonical(matrix: Any) -> bool:

@@ -104,9 +104,9 @@ class Transitions(Immutable):
 
     @classmethod
     def from_flat(cls, layout: Layout, data: Array, indptr: Array, indices: Array, block: Array) -> Transitions:
-        """CSR transitions of a layout without masks from flat arrays in the kernels' own form: checked, and not copied.
+        """CSR transitions of a layout without masks from flat arrays in the kernels' own form.
 
-        For models whose copy would not fit. The arrays become read-only.
+        For large models: `data` is checked and not copied, and becomes read-only.
 
         Parameters
         ----------
@@ -127,8 +127,13 @@ class Transitions(Immutable):
         for name, array, kinds in needed:
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.name not in kinds or not array.flags.c_contiguous:
                 raise OpoError(f"{name}: a contiguous vector of {' or '.join(kinds)} is needed")
-        # A view is copied: its owner could still be written to.
-        data, indptr, indices = (array if array.base is None else array.copy() for array in (data, indptr, indices))
+        # Kernels follow positions unchecked, and a view that was made before could still write to them: those are copied.
+        # A probability that changes makes a wrong number and no wild read; data are copied where they are a view themselves.
+        return cls._from_own(layout, data if data.base is None else data.copy(), indptr.copy(), indices.copy(), block)
+
+    @classmethod
+    def _from_own(cls, layout: Layout, data: Array, indptr: Array, indices: Array, block: Array) -> Transitions:
+        """The same from arrays that nobody else holds."""
         result = cls.__new__(cls)
         result.layout, result.dtype, result.kind = layout, data.dtype, CSR
         result.action_mask, result.rows, result.pairs = None, layout.rows, None
@@ -433,17 +438,23 @@ def as_transitions(
     *,
     dtype: npt.DTypeLike = np.float64,
     where: str | Place = "transitions",
+    own_mask: bool = False,
 ) -> Transitions:
-    """`transitions` as a `Transitions` of this layout; one that is already is handed on as it is."""
+    """`transitions` as a `Transitions` of this layout; one that is already is handed on as it is.
+
+    With `own_mask` its mask must be `action_mask`, also where that is None: an agent's policies have one number for each
+    allowed pair.
+    """
     # A LayeredMDP stands for its transitions.
     transitions = getattr(transitions, "transitions", transitions)
     if not isinstance(transitions, Transitions):
         return Transitions(layout, transitions, action_mask=action_mask, dtype=dtype, where=where)
     if transitions.layout != layout:
         raise OpoError(f"{where} belong to {transitions.layout!r}: {layout!r} is needed")
-    if action_mask is not None:
-        mask = as_mask(layout, action_mask)
+    if action_mask is not None or own_mask:
+        mask = None if action_mask is None else as_mask(layout, action_mask)
         mine = transitions.action_mask
         if not (mask is mine or (mask is not None and mine is not None and np.array_equal(mask, mine))):
-            raise OpoError(f"action_mask differs from the mask of the {where}, which were built with their own")
+            hint = "; give the agent action_mask, that of the environment" if mask is None else ""
+            raise OpoError(f"action_mask differs from the mask of the {where}, which were built with their own{hint}")
     return transitions

@@ -16,6 +16,7 @@ from .._support.lru import LRU
 from ..errors import OpoError, Place
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout
+from ..model.sparse import as_csr
 from ..model.transitions import Transitions, is_plain
 from .log import TrajectoryLog
 from .plausible import NestedSet, kept_delta, missing_delta
@@ -292,7 +293,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
             return answer
         if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes)) or sp.issparse(answer):
             raise OpoError(f"{where} is a {type(answer).__name__}: H - 1 = {layout.horizon - 1} arrays are needed")
-        arrays = list(answer)
+        arrays, made = list(answer), dict[int, Any]()
         if len(arrays) != layout.horizon - 1:
             raise OpoError(f"{where} has {len(arrays)} arrays: H - 1 = {layout.horizon - 1} are needed")
         for h, array in enumerate(arrays):
@@ -304,6 +305,11 @@ class FiniteDynamicsOracle(_FiniteOracle):
                     array = arrays[h] = as_real(array, f"{where}, layer {h}")
             if array.shape != shape:
                 raise OpoError(f"{where}, layer {h} has shape {array.shape}: {shape} is needed")
+            if sp.issparse(array):
+                # The same array in several layers stays the same: its block is stored once.
+                if id(array) not in made:
+                    made[id(array)] = as_csr(array, f"{where}, layer {h}")
+                arrays[h] = made[id(array)]
         return arrays
 
     def _gains(self, trajectory: Trajectory) -> Array:

@@ -240,6 +240,8 @@ def missing(values: Array) -> Array:
 
 
 def _is_missing(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_missing, value))
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 

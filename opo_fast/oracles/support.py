@@ -13,6 +13,7 @@ from .._support.checks import frozen, items
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
+from ..model.sparse import as_csr
 from ..model.transitions import Transitions
 
 __all__ = ["Support"]
@@ -77,8 +78,7 @@ class Support:
             if sp.issparse(array):
                 if array.shape != (n_rows, n_next):
                     raise OpoError(f"support[{h}] has shape {array.shape}: (S_h * A, S_h+1) = {(n_rows, n_next)} is needed")
-                array = array.tocsr(copy=True)
-                array.sum_duplicates()
+                array = as_csr(array, f"support[{h}]")
                 lengths.append(np.diff(array.indptr))
                 positions.append(array.indices)
                 continue

@@ -6,13 +6,18 @@ works: policies are policies, numbers agree with the reference. Everything else 
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import pathlib
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import worlds
-from mutate import mutated, pick
+from mutate import mutated, mutated_bytes, mutated_text, pick
 
 import opo_fast as of
 
@@ -90,6 +95,186 @@ def restored_run(rng: np.random.Generator) -> str:
     return "accepted"
 
 
+# -- public calls ----------------------------------------------------------------------------------------------------------
+
+SAME = {"occupancy", "evaluate", "solve", "exponential_weights", "policy_chain"}
+"""Calls with a twin in plain NumPy."""
+
+
+@functools.cache
+def public_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+    import test_wrong_types
+
+    # What sets threads or takes the time of whole studies is tried elsewhere.
+    return {name: call for name, call in test_wrong_types.CALLS.items() if name not in ("set_threads",)}
+
+
+def called(rng: np.random.Generator) -> str:
+    """A public function with an argument or two mutated."""
+    calls = public_calls()
+    name = pick(rng, list(calls))
+    function, arguments = calls[name]
+    given = dict(arguments)
+    for _ in range(1 if rng.random() < 0.7 else 2):
+        if given:
+            argument = pick(rng, list(given))
+            given[argument] = mutated(rng, given[argument])
+    try:
+        answer = function(**given)
+    except of.OpoError:
+        return "refused"
+    if name in SAME:
+        twin = function(**{**given, "backend": "numpy"})
+        for one, other in zip(np.atleast_1d(answer) if isinstance(answer, np.ndarray) else answer, twin, strict=True):
+            if not np.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True):
+                raise Finding(f"{name}: {one!r} where the reference has {other!r}")
+    return "accepted"
+
+
+CALLS: list[Attempt] = [called]
+
+# -- files -----------------------------------------------------------------------------------------------------------------
+
+TRA = "3 4 6\n0 0 1 0.5 go\n0 0 2 0.5 go\n0 1 2 1 stay\n1 0 0 1\n2 0 1 0.25\n2 0 2 0.75\n"
+LAB = '0="init" 1="goal"\n0: 0\n2: 1\n'
+SREW = "3 2\n0 1.5\n2 -1\n"
+TREW = "3 4 2\n0 0 1 3\n2 0 2 0.5\n"
+
+
+@functools.cache
+def valid_files() -> dict[str, tuple[bytes, Callable[[pathlib.Path], Any]]]:
+    """Each kind of file: its content, and what reads it and uses what it held."""
+    env = worlds.finite()
+    folder = pathlib.Path(tempfile.mkdtemp())
+    _, agent = worlds.trained("opo")
+    _, tabular = worlds.trained("tabular-opo")
+    mdp = env.mdp(0)
+    sparse = of.LayeredMDP(mdp.layout, mdp.losses, [of.model.sparse.as_csr(x, "x") for x in _csr(mdp)])
+    table = of.envs.TabularMDP(np.full((2, 2, 2), 0.5), np.array([[0.0, 1.0], [0.5, 0.5]]))
+    result = of.simulate(env, worlds.make_agent("opo")[1], 4)
+    things = {"agent": agent, "tabular": tabular, "model": mdp, "sparse": sparse, "table": table, "result": result, "log": worlds.log()}
+    for name, thing in things.items():
+        thing.save(folder / f"{name}.npz")
+    worlds.log().save(folder / "log.parquet")
+
+    def fresh(name: str) -> Callable[[pathlib.Path], Any]:
+        def read(path: pathlib.Path) -> None:
+            world, empty = worlds.make_agent(name)
+            go_on(world, empty.load(path))
+
+        return read
+
+    readers: dict[str, Callable[[pathlib.Path], Any]] = {
+        "agent.npz": fresh("opo"),
+        "tabular.npz": fresh("tabular-opo"),
+        "model.npz": lambda path: of.solve(of.LayeredMDP.load(path)),
+        "sparse.npz": lambda path: of.solve(of.LayeredMDP.load(path)),
+        "table.npz": lambda path: of.solve(of.envs.TabularMDP.load(path).layered(3)),
+        "result.npz": lambda path: of.SimulationResult.load(path).summary(),
+        "log.npz": lambda path: list(of.oracles.TrajectoryLog.load(path)),
+        "log.parquet": lambda path: list(of.oracles.TrajectoryLog.load(path)),
+    }
+    return {name: ((folder / name).read_bytes(), reader) for name, reader in readers.items()}
+
+
+def _csr(mdp: of.LayeredMDP) -> list[Any]:
+    import scipy.sparse as sp
+
+    return [sp.csr_array(x.reshape(-1, x.shape[-1])) for x in mdp.transitions.arrays()]
+
+
+def read_file(rng: np.random.Generator) -> str:
+    """A file with some bytes wrong; some are archives whose members are changed and whose checksums agree."""
+    name = pick(rng, list(valid_files()))
+    content, reader = valid_files()[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / name
+        path.write_bytes(content)
+        if name.endswith("npz") and rng.random() < 0.7:
+            with np.load(path) as file:
+                members = {key: file[key] for key in file.files}
+            key = pick(rng, list(members))
+            if key == "meta":
+                changed: Any = np.array(mutated_text(rng, str(members[key])))
+            else:
+                changed = np.asarray(mutated(rng, members[key]))
+            with contextlib.suppress(ValueError, TypeError, NotImplementedError):
+                np.savez(path, **{**members, key: changed.astype("U9") if changed.dtype.hasobject else changed})
+        else:
+            path.write_bytes(mutated_bytes(rng, content))
+        try:
+            reader(path)
+        except of.OpoError:
+            return "refused"
+    return "accepted"
+
+
+def read_model_text(rng: np.random.Generator) -> str:
+    """PRISM's files with words or lines wrong."""
+    texts = {"m.tra": TRA, "m.lab": LAB, "m.srew": SREW, "m.trew": TREW}
+    for _ in range(int(rng.integers(1, 3))):
+        name = pick(rng, list(texts))
+        texts[name] = mutated_text(rng, texts[name])
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in texts.items():
+            (pathlib.Path(folder) / name).write_bytes(text.encode("latin-1", "replace"))
+        try:
+            env = of.envs.from_file(pathlib.Path(folder) / "m.tra", horizon=3)
+        except of.OpoError:
+            return "refused"
+        of.solve(env.mdp(0))
+    return "accepted"
+
+
+FILES: list[Attempt] = [read_file, read_model_text]
+
+# -- command lines ---------------------------------------------------------------------------------------------------------
+
+LINES = [
+    "run random-finite --agent opo -T 5 --seed 1 --horizon 3 --set n_states=3 --set n_contexts=2 --no-plot",
+    "run combination-lock --agent uniform -T 3 --set horizon=3 --backend numpy --no-plot",
+    "run m.tra --agent greedy -T 3 --horizon 3 --no-plot",
+    "describe random-linear --horizon 3 --set dimension=2 --set n_contexts=2",
+    "describe m.tra --horizon 4",
+    "theory --horizon 4 --states 9 --actions 3 -T 100 --losses 5 --dynamics 6 --delta 0.1",
+    "theory combination-lock -T 50 --bonus-scale 0.1",
+    "compare random-finite --agents opo,uniform -T 4 --seeds 2 --set n_contexts=2",
+    "agents", "envs", "--version", "show result.npz", "study run study.toml", "study show none",
+]  # fmt: skip
+
+
+def command(rng: np.random.Generator) -> str:
+    """A command line with words wrong; the program ends with a status, and without a traceback."""
+    from typer.testing import CliRunner
+
+    from opo_fast.cli.commands import app
+
+    words = pick(rng, LINES).split(" ")
+    for _ in range(int(rng.integers(0, 3))):
+        place, how = int(rng.integers(len(words))), rng.random()
+        if how < 0.25:
+            del words[place]
+        elif how < 0.45:
+            words.insert(place, pick(rng, pick(rng, LINES).split(" ")))
+        else:
+            head, equals, value = words[place].partition("=")
+            words[place] = head + equals + mutated_text(rng, value) if equals else mutated_text(rng, words[place])
+        if not words:
+            break
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        pathlib.Path("m.tra").write_text(TRA)
+        result = CliRunner().invoke(app, [word.replace("\x00", "0") for word in words], env={"COLUMNS": "80"})
+    if result.exception is not None and not isinstance(result.exception, (SystemExit, of.OpoError)):
+        raise Finding(f"{words}: {type(result.exception).__name__}: {result.exception}") from result.exception
+    if result.exit_code not in (0, 1, 2):
+        raise Finding(f"{words}: status {result.exit_code}")
+    return "accepted" if result.exit_code == 0 else "refused"
+
+
+COMMANDS: list[Attempt] = [command]
+
+
 def attempt(kind: Attempt, seed: int) -> str:
     """One attempt, with warnings aside; an error that is not documented becomes a finding."""
     rng = np.random.default_rng([seed, sum(kind.__name__.encode())])
@@ -106,3 +291,4 @@ def attempt(kind: Attempt, seed: int) -> str:
 
 
 STATES: list[Attempt] = [restored_state, restored_run]
+ALL = [*CALLS, *FILES, *COMMANDS, *STATES]

@@ -45,7 +45,10 @@ def mutated_array(rng: np.random.Generator, array: np.ndarray) -> Any:
     if kind == 1 and array.ndim:
         return np.concatenate([array, array[: max(1, len(array) // 2)]])
     if kind == 2:
-        return array.astype(pick(rng, ["f4", "f8", "i1", "i8", "u8", "?", "c16", "O", "U8", ">f8", "f2"]))
+        try:
+            return array.astype(pick(rng, ["f4", "f8", "i1", "i8", "u8", "?", "c16", "O", "U8", ">f8", "f2"]))
+        except (TypeError, ValueError):
+            return odd_value(rng)
     if kind == 3:
         return array.T if array.ndim > 1 else array[None]
     if kind == 4:
