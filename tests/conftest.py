@@ -25,6 +25,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c():
+    """Every test leaves Ctrl-C as it was."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    after = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+    assert after is before, "the test leaves another handler of Ctrl-C"
+
+
 @pytest.fixture
 def set_threads():
     """`opo_fast.set_threads`, undone after the test."""

@@ -307,9 +307,7 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
                 raise OpoError(f"reward is {shown(reward)}: one of {', '.join(structures) or 'none'} is needed")
             return from_prism(file, labels=labels, rewards=structures[reward]).environment(steps)
         if structures:
-            raise OpoError(
-                f"{os.fspath(path)} has the reward structures {', '.join(structures)}: choose by reward (--set reward=NAME)"
-            )
+            raise OpoError(f"{os.fspath(path)} has the reward structures {', '.join(structures)}: choose by reward (--set reward=NAME)")
         return from_prism(file, labels=labels, rewards=list(there.values())).environment(steps)
     if file.suffix != ".npz":
         raise OpoError(f"{os.fspath(path)}: the file ends in {file.suffix!r}; .npz or .tra is needed")

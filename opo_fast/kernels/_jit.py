@@ -73,8 +73,7 @@ def _say(what: str, error: Exception) -> None:
     if not _warned:
         _warned = True
         warnings.warn(
-            f"{what} ({type(error).__name__}: {error}), so kernels are compiled in every process; "
-            "set NUMBA_CACHE_DIR to a writable folder",
+            f"{what} ({type(error).__name__}: {error}), so kernels are compiled in every process; set NUMBA_CACHE_DIR to a writable folder",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -136,7 +136,7 @@ def test_resamples_of_finite_classes_are_fits_of_resamples():
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_intervals_hold_the_exact_value_as_often_as_they_say(name):
-    # bench/coverage.py does this on 500 seeds.
+    # bench/interval_coverage.py does this on 500 seeds.
     of_world, seeds = world(name), 40
     held = dict.fromkeys(("dm", "pdis", "snpdis", "dr"), 0)
     for seed in range(seeds):

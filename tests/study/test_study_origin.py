@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 
 import pytest
 from study_cases import bits, small
@@ -112,7 +113,7 @@ def test_a_checkpoint_of_other_code_is_left_aside_unless_it_is_to_be_kept(place)
     from opo_fast.study.file import Checkpoints
     from opo_fast.study.worker import Task, execute
 
-    task = Task(run, str(store.folder), str(place), "npz", study.record, Checkpoints(5), None, ("elsewhere", 1), False)
+    task = Task(run, str(store.folder), str(place), "npz", study.record, Checkpoints(5), None, (socket.gethostname(), os.getpid()), False)
     assert execute(task).kind == "done"
     stored = store.finished()[0][run.id]
     # The state of a run on its way, as an older source left it.
