@@ -34,9 +34,9 @@ def opo(env, losses, dynamics, **options):
 def run(env, agent, n, start=0, seed=5):
     """Episodes start..n-1 of a run; the policies that were played."""
     simulation = Simulation(env, agent, 60, seed)
-    simulation.episode = start
+    assert simulation.first == start
     played = []
-    while simulation.episode < n:
+    while simulation.first + simulation.episode < n:
         played.append(agent.policy(simulation.context(simulation.episode)))
         simulation.step()
     return played
