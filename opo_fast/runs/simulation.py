@@ -66,6 +66,8 @@ class Simulation:
         Episodes that the agent had observed before: the run begins at that episode of every stream.
     episode : int
         Episodes of this run that were played.
+    about : dict
+        Plain values that `save` keeps with the run, such as how to build its environment.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Simulation:
         self._ahead: list[Any] = []
         self._recorder = Recorder(cmdp.layout) if truth(log, "log") else None
         self.seconds = 0.0
+        self.about: dict[str, Any] = {}
 
     def context(self, episode: int) -> Any:
         """The context of an episode of this run; it depends on the seed, `first` and the episode alone."""
@@ -233,7 +236,7 @@ class Simulation:
         # Chains whose contexts are objects of the user's own are built again instead.
         if not holds(state.get("chains")):
             del state["chains"]
-        write_state(path, {"format": _FORMAT, **state})
+        write_state(path, {"format": _FORMAT, "about": self.about, **state})
 
     @classmethod
     def load(
@@ -260,6 +263,7 @@ class Simulation:
             episodes = whole(state.get("planned_episodes"), "planned_episodes", least=1)
         run = cls(cmdp, agent, episodes, whole(state.get("seed"), "seed", least=0, most=None), backend=backend)
         run.restore(state)
+        run.about = Fields(state, "what Simulation.save wrote").inner("about").plain()
         return run
 
     def _environment_name(self) -> str:
