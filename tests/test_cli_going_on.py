@@ -159,3 +159,13 @@ def test_policy_of_endless_contexts(call):
     call("run", "random-linear", "--set", "n_contexts=None", "-T", "10", "--out", "r", "--no-plot")
     output = call("policy", "r", "--context", "0.5,0.25,0.25").stdout
     assert "context [0.5  0.25 0.25]" in output
+
+
+def test_show_says_how_a_run_was_played(call):
+    call("run", "random-finite", "-T", "20", "--out", "r", "--no-plot", "--seed", "7", "--set", "n_contexts=2", "--bonus-scale", "1e-5")
+    words = "opo on random-finite: 20 of 20 episodes, seed 7, n_contexts=2, bonus scale 1e-05, backend numba, opo_fast "
+    assert call("show", "r").stdout.startswith(words + of.__version__)
+    call("run", "random-linear", "-T", "40", "--out", "c", "--no-plot", "--set", "n_contexts=None")
+    shown = call("show", "c").stdout
+    assert shown.count("context[") == 12
+    assert "more" not in shown

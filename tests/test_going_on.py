@@ -204,3 +204,44 @@ def test_recommendations_by_name():
         agent.recommend("a", 0, "well")
     assert policy_table(agent, "a", env).model == "true"
     assert policy_table(agents.make("greedy", env, episodes=1), "a", env).model == "fitted"
+
+
+def test_an_episode_in_names_is_the_one_in_numbers():
+    mdp, names = clinic()
+    one, two = (
+        of.OPO(mdp.layout, of.FiniteLossClass([lambda c: mdp.losses]), of.FiniteDynamicsClass([lambda c: mdp.transitions]))
+        for _ in range(2)
+    )
+    one.names = names
+    one.record("a", ["new", "ill"], ["treat", 0], [0.25, 1])
+    two.observe(of.Trajectory("a", np.array([0, 2, 3]), np.array([1, 0]), np.array([0.25, 1.0])))
+    assert one.state()["loss oracle.scores"] == two.state()["loss oracle.scores"]
+    np.testing.assert_array_equal(one.policy("a"), two.policy("a"))
+    with pytest.raises(of.OpoError, match="action is 'cut': one of wait, treat is needed"):
+        one.record("a", ["new", "ill"], ["treat", "cut"], [0.25, 1])
+    with pytest.raises(of.OpoError, match="states has 1 entries: one for each of the 2 layers is needed"):
+        one.record("a", ["new"], ["treat", "cut"], [0.25, 1])
+    with pytest.raises(of.OpoError, match="action is 'treat': its number, as actions have no names, is needed"):
+        two.record("a", [0, 1], ["treat", 0], [0.25, 1])
+    with pytest.raises(of.OpoError, match="state_names has 2 entries: one for each of the 3 states is needed"):
+        two.names = Names(["a", "b"])
+    assert one.episode == 1
+
+
+def test_continuous_contexts_are_summarised_by_quarters():
+    env = envs.make("random-linear", n_contexts=None)
+    result = of.simulate(env, agents.make("uniform", env, episodes=101), 101)
+    assert result.continuous
+    assert not of.simulate(world(), learner(world()), 30).continuous
+    *lines, total = result.summary_by_quarter(1.0, most=2)
+    assert len(lines) == 8
+    assert [line.episodes for line in lines] == [26, 25, 25, 25] * 2
+    points = np.array([result.contexts[i] for i in result.context_index])
+    below = points[:, 1] <= np.quantile(points[:, 1], 0.25)
+    assert lines[4].regret == result.regret[below].sum()
+    assert lines[4].learned == result.value[below].mean()
+    assert lines[4].label == f"context[1] {points[:, 1].min():.3g} to {np.quantile(points[:, 1], 0.25):.3g}"
+    assert total == result.summary(1.0)[-1]
+    numbered = of.simulate(world(), learner(world()), 30)
+    with pytest.raises(of.OpoError, match="the contexts are not numbers"):
+        numbered.summary_by_quarter()

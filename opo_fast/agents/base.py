@@ -43,7 +43,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, real, shown, whole
+from .._support.checks import as_real, instance, items, real, shown, whole
 from .._support.fields import Fields, agrees, as_fit
 from .._support.state import read_state, write_state
 from ..errors import OpoError
@@ -85,8 +85,7 @@ class BaseAgent:
     """
 
     planning_calls = 0
-    names: Names | None = None
-    """What states and actions are called; `agents.make` takes them from the environment."""
+    _names: Names | None = None
     planned: int | None = None
     """Number of episodes that the theory's parameters are for, where they were asked for."""
 
@@ -99,6 +98,18 @@ class BaseAgent:
     def policy(self, context: Any) -> Array:
         """The policy (n_states, A) of the coming episode at `context`. A pure query."""
         raise NotImplementedError
+
+    @property
+    def names(self) -> Names | None:
+        """What states and actions are called; `agents.make` takes them from the environment, and they may be set."""
+        return self._names
+
+    @names.setter
+    def names(self, names: Names | None) -> None:
+        if names is not None:
+            instance(names, "names", Names, needed="an opo_fast.Names, or None,")
+            names.check(self.layout)
+        self._names = names
 
     def recommend(self, context: Any, stage: int, state: int | str) -> Recommendation:
         """What the coming policy does in one state.
@@ -121,6 +132,28 @@ class BaseAgent:
         row = np.array(self.policy(context)[number])
         action = int(row.argmax())
         return Recommendation(action, names.action(action), float(row[action]), row)
+
+    def record(self, context: Any, states: Sequence[int | str], actions: Sequence[int | str], losses: npt.ArrayLike) -> None:
+        """Observe one episode, told in the terms of `recommend`.
+
+        Parameters
+        ----------
+        context : hashable or ndarray
+        states : sequence of H numbers or names
+            The number of each state inside its layer, or its name.
+        actions : sequence of H numbers or names
+        losses : array_like, shape (H,)
+            In [0, 1].
+        """
+        names, layout = self.names or Names(), self.layout
+        states, actions = items(states, "states", "states"), items(actions, "actions", "actions")
+        for name, listed in (("states", states), ("actions", actions)):
+            if len(listed) != layout.horizon:
+                raise OpoError(f"{name} has {len(listed)} entries: one for each of the {layout.horizon} layers is needed")
+        numbers = [layout.state(h, names.find(layout, h, state)) for h, state in enumerate(states)]
+        played = [names.find_action(layout, action) for action in actions]
+        losses = as_real(losses, "losses")
+        self.observe(Trajectory(context, np.array([*numbers, layout.n_states]), np.array(played, np.int64), losses))
 
     def uniform(self) -> Array:
         """The policy that is uniform over the allowed actions."""

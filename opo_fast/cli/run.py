@@ -176,7 +176,8 @@ def show_result(out: Console, result: SimulationResult) -> None:
     tail = max(1, round(0.1 * result.episodes))
     title = f"Values: means over the last {tail:,} of {result.episodes:,} episodes (sum of losses; lower is better)"
     table = values_table(title, ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"])
-    *lines, total = result.summary()
+    quarters = result.continuous and len(result.contexts) > SHOWN
+    *lines, total = result.summary_by_quarter() if quarters else result.summary()
     for line in lines[:SHOWN]:
         table.add_row(*_cells(line))
     if len(lines) > SHOWN:

@@ -64,6 +64,15 @@ class Names:
             raise OpoError(f"state is {shown(state)}: {len(found)} states of layer {stage} have that name; one of {listed} is needed")
         return found[0]
 
+    def find_action(self, layout: Layout, action: int | str) -> int:
+        """The number of an action that is given by that number or by its name."""
+        if not isinstance(action, str):
+            return whole(action, "action", least=0, most=layout.n_actions - 1)
+        if self.actions is None or self.actions.count(action) != 1:
+            listed = f"one of {', '.join(self.actions)}" if self.actions is not None else "its number, as actions have no names,"
+            raise OpoError(f"action is {shown(action)}: {listed} is needed")
+        return self.actions.index(action)
+
 
 def unrolled(names: Sequence[str] | None, layout: Layout, start: Any) -> list[str] | None:
     """Names of the states of a layered model from those of the time-homogeneous one that it unrolls.

@@ -208,7 +208,7 @@ def policy_table(
 
     Parameters
     ----------
-    agent : Agent
+    agent : Agent or LearnedPolicy
     context : hashable or ndarray
     env : Environment, optional
         Gives names of contexts, states and actions, and the true model.
@@ -224,6 +224,7 @@ def policy_table(
     -------
     PolicyTable
     """
+    agent = getattr(agent, "agent", agent)
     fitted = hasattr(agent, "model") and hasattr(agent, "fits") and not truth(true_model, "true_model")
     if not fitted and not hasattr(env, "mdp"):
         raise OpoError("env: an environment with mdp(context) is needed, as the agent fits no model (or true_model is True)")

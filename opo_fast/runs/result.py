@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real, shown
+from .._support.checks import real, shown, whole
 from .._support.files import reading
 from .._support.state import holds, read_state, write_state
+from .._support.text import figure
 from ..errors import OpoError
 from ..model.contextual import context_key
 from ..oracles.log import TrajectoryLog
@@ -157,16 +158,45 @@ class SimulationResult:
         last : float
             Share of the episodes, counted from the end, that stands for what was learned; above 0 and at most 1.
         """
-        last = real(last, "last", least=0.0, most=1.0)
-        if last == 0:
-            raise OpoError("last is 0.0: a number above 0 is needed")
-        tail = np.zeros(self.episodes, bool)
-        tail[self.episodes - max(1, round(last * self.episodes)) if self.episodes else 0 :] = True
+        tail = self._tail(last)
         numbers = list(range(len(self.contexts)))
         if all(isinstance(context, int) for context in self.contexts):
             numbers.sort(key=self.contexts.__getitem__)
         lines = [self._line(self.settings["labels"][number], self.context_index == number, tail) for number in numbers]
         return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the contexts are numbers or vectors of numbers that hardly return."""
+        few = 2 * len(self.contexts) <= self.episodes
+        return bool(self.contexts) and not few and all(_numeric(context) for context in self.contexts)
+
+    def summary_by_quarter(self, last: float = 0.1, *, most: int = 3) -> list[ContextSummary]:
+        """As `summary`, for continuous contexts: a line for each quarter of their first `most` coordinates, and the line "all".
+
+        The quarters are those of the distinct contexts; a context on a border is in the lower one.
+        """
+        if not self.contexts or not all(_numeric(context) for context in self.contexts):
+            raise OpoError("the contexts are not numbers, or vectors of one length: summary() has a line for each")
+        points = np.array([np.ravel(context) for context in self.contexts], np.float64)
+        tail, lines = self._tail(last), []
+        for i in range(min(points.shape[1], whole(most, "most", least=1))):
+            edges = np.unique(np.quantile(points[:, i], [0.0, 0.25, 0.5, 0.75, 1.0]))
+            bins = np.searchsorted(edges[1:-1], points[:, i], side="left")
+            for b in range(max(1, edges.size - 1)):
+                span = f"{figure(edges[b], '.3g')} to {figure(edges[min(b + 1, edges.size - 1)], '.3g')}"
+                name = "context" if points.shape[1] == 1 else f"context[{i}]"
+                lines.append(self._line(f"{name} {span}", (bins == b)[self.context_index], tail))
+        return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
+
+    def _tail(self, last: float) -> Array:
+        """Which episodes stand for what was learned."""
+        last = real(last, "last", least=0.0, most=1.0)
+        if last == 0:
+            raise OpoError("last is 0.0: a number above 0 is needed")
+        tail = np.zeros(self.episodes, bool)
+        tail[self.episodes - max(1, round(last * self.episodes)) if self.episodes else 0 :] = True
+        return tail
 
     def _line(self, label: str, mine: Array, tail: Array) -> ContextSummary:
         late = mine & tail
@@ -261,6 +291,12 @@ class SimulationResult:
         if not self.exact:
             said = f"observed loss {float(self.observed_loss.sum()):.4g}, regret unknown (samples alone)"
         return f"<SimulationResult {self.settings['agent']} on {self.settings['environment']}: {self.episodes} episodes, {said}>"
+
+
+def _numeric(context: Any) -> bool:
+    if isinstance(context, np.ndarray):
+        return context.dtype.kind in "iuf"
+    return isinstance(context, float) or (isinstance(context, tuple) and all(isinstance(x, (int, float)) for x in context))
 
 
 def _share(regret: Array, gap: Array) -> float:
