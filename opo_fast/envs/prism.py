@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_path, items
+from .._support.checks import as_path, items, one_of
 from ..errors import OpoError
 from .tables import TabularMDP
 
@@ -65,8 +65,7 @@ def from_prism(
         With file and line: wrong numbers of columns, words that are not numbers, indices past the end, duplicate
         transitions, rows that do not sum to 1, choices that are left out, fewer or more lines than the first line says.
     """
-    if deadlocks not in ("error", "loop"):
-        raise OpoError(f"deadlocks is {deadlocks!r}: 'error' or 'loop' is needed")
+    one_of(deadlocks, "deadlocks", ("error", "loop"))
     model = _Transitions(_Lines(transitions, "transitions"))
     mask, chain = model.mask(deadlocks), model.chain
     n, a = mask.shape

@@ -225,7 +225,7 @@ def info(name: str) -> EnvironmentInfo:
 def about(name: str) -> str:
     """One line on the environment `name`: what it is, its sizes, contexts and source, and the extra that it needs."""
     instance(name, "name", str, needed="the name of an environment, or the path of a file,")
-    if name not in _BY_NAME and pathlib.Path(name).is_file():
+    if name not in _BY_NAME and os.path.isfile(name):
         return f"the model in the file {name}"
     entry = info(name)
     needs = f"; needs the extra {entry.extra!r}" if entry.extra else ""
@@ -252,7 +252,7 @@ def make(name: str, **options: Any) -> Environment:
         An unknown name or option, a value out of range, or a package that is missing.
     """
     instance(name, "name", str, needed="the name of an environment, or the path of a file,")
-    if name not in _BY_NAME and pathlib.Path(name).is_file():
+    if name not in _BY_NAME and os.path.isfile(name):
         factory: Callable[..., Environment] = functools.partial(from_file, name)
         known: tuple[str, ...] = ("horizon",)
     else:

@@ -13,6 +13,7 @@ from .._support.checks import as_real, frozen, truth, whole
 from .._support.fields import Fields, agrees
 from .._support.interrupts import interrupts
 from .._support.lru import LRU
+from .._support.memory import check_room
 from .._support.numbers import log_loss
 from .._support.progress import bar
 from .._support.text import figure
@@ -86,12 +87,10 @@ class Simulation:
         self.episode = 0
         self.contexts: list[Any] = []
         self.labels: list[str] = []
-        try:
-            self.columns: dict[str, Array] = {
-                name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
-            }
-        except (MemoryError, ValueError, OverflowError):
-            raise OpoError(f"episodes is {self.episodes}: the records of so many do not fit into memory") from None
+        check_room(len(COLUMNS) * self.episodes, f"episodes is {self.episodes}: the records of so many")
+        self.columns: dict[str, Array] = {
+            name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
+        }
         self._truth = _Truth(cmdp, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []

@@ -102,7 +102,7 @@ def _files(choice: Choice, root: str) -> Iterator[pathlib.Path]:
             yield source
     else:
         model = pathlib.Path(root, choice.name)
-        if model.is_file():
+        if os.path.isfile(model):
             yield model
             if model.suffix == ".tra":
                 for ending in _BESIDE:
@@ -121,6 +121,6 @@ def module_file(module: str, root: str) -> pathlib.Path | None:
     for place in (root, *sys.path):
         base = pathlib.Path(place, *parts)
         for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-            if path.is_file():
+            if os.path.isfile(path):
                 return path
     return None
