@@ -21,7 +21,7 @@ from .grid import Choice, Run
 
 __all__ = ["changes", "digest", "mixtures", "module_file", "origin", "versions"]
 
-_BESIDE = ("lab", "sta", "srew", "trew")
+_BESIDE = ("lab", "sta", "srew", "trew", "rew")
 """Endings of the files that belong to a .tra file of the same name."""
 
 
@@ -121,6 +121,6 @@ def module_file(module: str, root: str) -> pathlib.Path | None:
     for place in (root, *sys.path):
         base = pathlib.Path(place, *parts)
         for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-            if os.path.isfile(path):
+            if path.is_file():
                 return path
     return None
