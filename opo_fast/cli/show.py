@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Annotated
 
@@ -23,7 +24,7 @@ def show(
     plot: Annotated[pathlib.Path | None, typer.Option(help="Draw the regret curve into this file.")] = None,
 ) -> None:
     """Show the table of a run again, and how it was played."""
-    result = SimulationResult.load(path / "result.npz" if path.is_dir() else path)
+    result = SimulationResult.load(path / "result.npz" if os.path.isdir(path) else path)
     out = console()
     told = result.settings
     options = {**({} if told.get("horizon") is None else {"horizon": told["horizon"]}), **(told.get("options") or {})}
