@@ -558,7 +558,7 @@ def test_what_the_lemmas_are_given():
         (lambda: lemma_checks(HAND_TRUTH, [3], **SMALL), r"steps\[0\] is a int: a Step of optimistic_steps"),
         (lambda: lemma_checks(HAND_TRUTH, [], **SMALL), "steps: at least one is needed"),
         (lambda: lemma_checks(HAND_TRUTH, 3, **SMALL), "steps is a int"),
-        (lambda: lemma_checks(HAND_TRUTH, steps, **{**SMALL, "beta_loss": 0}), r"beta_loss is 0\.0: a finite number above 0"),
+        (lambda: lemma_checks(HAND_TRUTH, steps, **{**SMALL, "beta_loss": 0}), r"beta_loss is 0\.0: a finite number of at least 1e-280"),
         (lambda: oracle_errors(None, steps), "truth is a NoneType"),
         (lambda: oracle_guarantees(HAND, 0, loss_class_size=1, dynamics_class_size=1), "episodes is 0"),
         (lambda: oracle_guarantees(HAND, 9, loss_class_size=1, dynamics_class_size=0), r"dynamics_class_size is 0\.0"),
