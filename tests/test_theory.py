@@ -286,7 +286,7 @@ def test_of_what_run():
     for bad, text in [
         (lambda: regret_decomposition(env, agent, of.simulate(env, hand_run(1)[1], 5)), "run has 5 episodes: .* has observed 4"),
         (lambda: regret_decomposition(env, World(1).agent(), [0]), "run has 1 episodes: .* has observed 0"),
-        (lambda: regret_decomposition(env, "opo", run), r"agent is a str: an opo_fast\.OPO is needed"),
+        (lambda: regret_decomposition(env, "opo", run), "agent is a str, whose terms are undefined: opo, e-uc3rl"),
         (lambda: regret_decomposition(3, agent, run), "cmdp is a int without mdp"),
         (lambda: regret_decomposition(env, agent, 3), "run is a int"),
         (lambda: regret_decomposition(env, agent, []), "run: at least one is needed"),

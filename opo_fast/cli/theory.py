@@ -139,7 +139,13 @@ def show_bounds(
     out = console()
     given = {"states": states, "actions": actions, "losses": losses, "dynamics": dynamics}
     layout, sizes = _layout_and_sizes(env, given, horizon, settings)
-    by_hand = {"eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics, "gamma": gamma, "gamma_visits": gamma_visits}
+    by_hand: dict[str, Any] = {
+        "eta": eta,
+        "beta_loss": beta_loss,
+        "beta_dynamics": beta_dynamics,
+        "gamma": gamma,
+        "gamma_visits": gamma_visits,
+    }
     by_hand["term_iii"] = term_iii
     found = bounds(layout, episodes, **sizes, delta=delta, **by_hand)
     out.print(_shape(layout, episodes, {**sizes, "delta": delta}))
