@@ -1,6 +1,6 @@
 """Many policies under one dynamics: a lane per policy, so that the model is read once for all of them.
 
-The bits are those of `occupancy.visit`, one policy after the other: the same partial sums in the same order.
+The bits are those of `forward.visit`, one policy after the other: the same partial sums in the same order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ._simd import (
     vtranspose,
 )
 from ._sync import meet
-from .occupancy import TINY, merge
+from .forward import TINY, merge
 
 __all__ = ["BATCH", "visit_batch_csr", "visit_batch_dense"]
 

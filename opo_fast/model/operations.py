@@ -13,7 +13,7 @@ from .._support.threads import run_together
 from ..errors import OpoError
 from ..kernels import weights as weight_kernels
 from ..kernels.evaluation import backward_sweep
-from ..kernels.occupancy import STATES, visit_sweep
+from ..kernels.forward import STATES, visit_sweep
 from ..kernels.rollout import rollout as rollout_kernel
 from . import reference
 from .contextual import Trajectory, check_trajectory

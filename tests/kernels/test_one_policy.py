@@ -14,7 +14,7 @@ from opo_fast.kernels import _groups
 from opo_fast.kernels._sync import GATE
 from opo_fast.kernels.chain import chain_steps
 from opo_fast.kernels.evaluation import backward_sweep
-from opo_fast.kernels.occupancy import STATES, visit_sweep
+from opo_fast.kernels.forward import STATES, visit_sweep
 from opo_fast.model.layout import aligned
 
 cases = pytest.mark.parametrize("case", MODELS, ids=name_of)
