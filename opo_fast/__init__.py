@@ -22,6 +22,7 @@ from .runs.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
+    from .model.updatable import UpdatableMDP
     from .runs.compare import compare
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "SimulationResult",
     "Trajectory",
     "Transitions",
+    "UpdatableMDP",
     "agents",
     "analysis",
     "bonus",
@@ -64,7 +66,7 @@ __all__ = [
 ]
 
 _PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
-_LATER = {"compare": "runs.compare"}
+_LATER = {"UpdatableMDP": "model.updatable", "compare": "runs.compare"}
 """Names that are imported when they are asked for, and the modules that have them."""
 
 

@@ -154,7 +154,7 @@ def backup(model, team, optimism, greedy, step, lines):
             hi = min(lo + lines.chunk, end)
             optimistic_losses(rows[lo], rows[hi], optimism.losses, optimism.visits, rule, h, lines.q)
             if h < model.block.size - 1:
-                expectation(model, h, rows[lo], rows[hi], step.v, lines.q, lines.q, rows[lo])
+                expectation(model, h, rows[lo], rows[hi], step.v, lines.q, rows[lo], lines.q, rows[lo])
             if greedy:
                 _greedy_step(rows, lo, hi, lines.q, step.policy, step.v)
             else:

@@ -114,7 +114,7 @@ def evaluate(model, policy, q, v):
     chunk = STATES if model.kind == 1 else v.size
     backward_sweep(
         model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
-        model.width, 0, model.losses, policy, -1.0, q, v,
+        model.width, 1, 0, model.losses, policy, -1.0, q, v,
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def solve(model, q, v, policy):
     chunk = STATES if model.kind == 1 else v.size
     backward_sweep(
         model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
-        model.width, 1, model.losses, policy, -1.0, q, v,
+        model.width, 1, 1, model.losses, policy, -1.0, q, v,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from .._support.checks import FLOAT64
 from ..errors import OpoError, Place
 from .layout import Layout
 
-__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "layer_list", "stored_arrays"]
+__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "is_plain", "layer_list", "stored_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -92,3 +94,16 @@ def fault_of_row(layout: Layout, h: int, pair: int, where: str | Place, entry: t
             "that leads to an absorbing state"
         )
     return OpoError(f"{place}: the row sums to {total!r}; 1 is needed (rows are not renormalised)")
+
+
+_shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
+
+
+def is_plain(arrays: Any, layout: Layout) -> bool:
+    """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one."""
+    return (
+        type(arrays) is list
+        and set(map(type, arrays)) == {np.ndarray}
+        and list(map(_shape, arrays)) == layout.dense_shapes
+        and set(map(_dtype, arrays)) == {FLOAT64}
+    )

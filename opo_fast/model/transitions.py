@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,7 @@ from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read
 from ..errors import OpoError, Place
 from ..kernels.ingest import check_csr, check_dense, ingest_dense, take_csr, take_dense, unordered_row
 from ..kernels.scores import path_probabilities
-from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, layer_list
+from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, is_plain, layer_list
 from .layout import Immutable, Layout, aligned, as_mask
 from .sparse import as_block, as_csr, plain_csr
 
@@ -60,6 +59,10 @@ class Transitions(Immutable):
         A wrong number of arrays or a wrong shape; entries that are negative or not finite; a row that misses 1 by more
         than 1e-8 (float64 input) or 1e-6 (float32 input); masks or positions out of range. Nothing is renormalised.
     """
+
+    changing = False
+    """Whether these are the transitions of an `UpdatableMDP`."""
+    _passing = ("scratch", "places")
 
     def __init__(
         self,
@@ -168,7 +171,7 @@ class Transitions(Immutable):
         offsets = self.layout.offsets
         return int(self.rows[offsets[h + 1]] - self.rows[offsets[h]])
 
-    def _allowed(self, h: int) -> Array | None:
+    def allowed(self, h: int) -> Array | None:
         return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
 
     def _opening(self, arrays: Sequence[Any]) -> list[int]:
@@ -198,29 +201,29 @@ class Transitions(Immutable):
             data = aligned(int(self.block[-1]), self.dtype)
             indptr, indices = _NO_POINTER, _NO_INDICES
             for h in opening:
-                self._take_dense(h, arrays[h], where, data)
+                self.fill_dense(h, arrays[h], where, data)
         else:
-            parts = [as_block(arrays[h], self._n_pairs(h), self._allowed(h), Place("{}[{}]", where, h)) for h in opening]
+            parts = [as_block(arrays[h], self.n_pairs(h), self.allowed(h), Place("{}[{}]", where, h)) for h in opening]
             data, indices = (aligned(sum(part.nnz for part in parts), dtype) for dtype in (self.dtype, np.dtype(np.uint32)))
             indptr, begin = np.empty(int(self.block[-1]), np.int64), 0
             self.block[-1] = 0
             for h, part in zip(opening, parts, strict=True):
-                begin += self._take_csr(h, part, where, begin, (indptr, indices, data))
+                begin += self.fill_csr(h, part, where, begin, (indptr, indices, data))
             data, indices = data[:begin], indices[:begin]
         self.data, self.indptr, self.indices = frozen(data), frozen(indptr), frozen(indices)
 
-    def _n_pairs(self, h: int) -> tuple[int, int]:
+    def n_pairs(self, h: int) -> tuple[int, int]:
         """Shape (S_h * A, S_{h+1}) of the sparse transitions of layer `h`."""
         return self.layout.layer_sizes[h] * self.layout.n_actions, self.layout.layer_sizes[h + 1]
 
-    def _take_dense(self, h: int, given: Any, where: str | Place, data: Array) -> None:
+    def fill_dense(self, h: int, given: Any, where: str | Place, data: Array) -> None:
         """Fill the block of layer `h` in `data`."""
         sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
         array = as_real(given, Place("{}[{}]", where, h))
         if array.shape != (sizes[h], n_actions, sizes[h + 1]):
             raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed")
         n_rows, n_next, start = self._n_rows(h), sizes[h + 1], int(self.block[h])
-        flat, allowed = array.reshape(-1, n_next), self._allowed(h)
+        flat, allowed = array.reshape(-1, n_next), self.allowed(h)
         if allowed is not None:
             flat = flat[allowed]
         sums, tolerance = np.empty(n_rows), tolerance_of(array.dtype, self.dtype)
@@ -236,7 +239,7 @@ class Transitions(Immutable):
             entry = data[start + place[1] * n_rows + place[0]]
             raise self._fault(code, h, where, float(entry), int(place[1]), place[0], sums)
 
-    def _take_csr(self, h: int, part: Any, where: str | Place, begin: int, into: tuple[Array, Array, Array]) -> int:
+    def fill_csr(self, h: int, part: Any, where: str | Place, begin: int, into: tuple[Array, Array, Array]) -> int:
         """Fill the block of layer `h` in indptr, indices and data, its entries from `begin` on; how many these are."""
         n_next, start, tolerance = self.layout.layer_sizes[h + 1], int(self.block[h]), tolerance_of(part.dtype, self.dtype)
         if not take_csr(*plain_csr(part), n_next, tolerance, start, begin, *into):
@@ -282,6 +285,13 @@ class Transitions(Immutable):
         """The seven model arguments of every kernel (see `opo_fast.kernels`)."""
         return self.kind, self.data, self.indptr, self.indices, self.block, self.layout.offsets, self.rows
 
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Where the arrays are in memory: a line of `kernels.models`."""
+        arrays = (self.data, self.indptr, self.indices)
+        pairs = [number for array in arrays for number in (array.ctypes.data, array.size)]
+        return self.kind, *pairs, self.block.ctypes.data, self.parts
+
     def probability(self, h: int, local: int, action: int, next_local: int) -> float:
         """P(next | state, action) out of layer `h`, by positions inside the layers; 0 for a masked pair."""
         state = int(self.layout.offsets[h]) + local
@@ -308,6 +318,11 @@ class Transitions(Immutable):
         result = np.empty(self.layout.horizon - 1)
         path_probabilities(*self.arguments, chosen, np.array(states, np.int64), result)
         return result
+
+    @cached_property
+    def scratch(self) -> list[Any]:
+        """Working arrays of passes that are not running at this moment; whoever takes some brings them back."""
+        return []
 
     @property
     def n_rows(self) -> int:
@@ -389,10 +404,10 @@ class Transitions(Immutable):
         start, n_rows = int(self.block[h]), self._n_rows(h)
         if self.kind == DENSE:
             block = self.data[start : start + n_rows * self.layout.layer_sizes[h + 1]]
-            return dense_array(self.layout, h, block, self._allowed(h))
+            return dense_array(self.layout, h, block, self.allowed(h))
         pointer = self.indptr[start : start + n_rows + 1]
         part = slice(int(pointer[0]), int(pointer[-1]))
-        return csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self._allowed(h))
+        return csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self.allowed(h))
 
     def gather(self, values: Array) -> Array:
         """Entries of the allowed pairs of an (n_states, A) array, flat, one per row."""
@@ -410,19 +425,6 @@ class Transitions(Immutable):
     def __repr__(self) -> str:
         kind = "CSR" if self.kind == CSR else "dense"
         return f"<Transitions {kind} of {self.layout!r}: {self.n_transitions} transitions, {self.nbytes / 2**20:.3g} MiB>"
-
-
-_shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
-
-
-def is_plain(arrays: Any, layout: Layout) -> bool:
-    """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one."""
-    return (
-        type(arrays) is list
-        and set(map(type, arrays)) == {np.ndarray}
-        and list(map(_shape, arrays)) == layout.dense_shapes
-        and set(map(_dtype, arrays)) == {FLOAT64}
-    )
 
 
 def as_transitions(
@@ -443,6 +445,8 @@ def as_transitions(
     transitions = getattr(transitions, "transitions", transitions)
     if not isinstance(transitions, Transitions):
         return Transitions(layout, transitions, action_mask=action_mask, dtype=dtype, where=where)
+    if transitions.changing:
+        raise OpoError(f"{where} are those of an UpdatableMDP, which change: a LayeredMDP or Transitions are needed")
     if transitions.layout != layout:
         raise OpoError(f"{where} belong to {transitions.layout!r}: {layout!r} is needed")
     if action_mask is not None or own_mask:
