@@ -23,6 +23,7 @@ from .runs.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
+    from .model.updatable import UpdatableMDP
     from .runs.compare import compare
     from .runs.policy_table import policy_table
 
@@ -44,6 +45,7 @@ __all__ = [
     "SimulationResult",
     "Trajectory",
     "Transitions",
+    "UpdatableMDP",
     "agents",
     "analysis",
     "bonus",
@@ -68,7 +70,7 @@ __all__ = [
 ]
 
 _PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
-_LATER = {"compare": "runs.compare", "policy_table": "runs.policy_table"}
+_LATER = {"UpdatableMDP": "model.updatable", "compare": "runs.compare", "policy_table": "runs.policy_table"}
 """Names that are imported when they are asked for, and the modules that have them."""
 
 
