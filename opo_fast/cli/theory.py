@@ -21,6 +21,7 @@ from ..errors import OpoError
 from ..model.layout import Layout
 from ..runs.plots import missing_matplotlib
 from .options import Env, Horizon, Settings, console, environment_options, safe, show_table
+from .theory_scaling import show_scaling
 
 __all__ = ["app"]
 
@@ -225,6 +226,9 @@ def show_events(
     if missing:
         typer.echo(f"no picture: {missing}", err=True)
     stream.print(f"[dim]{safe(folder)}[/dim]")
+
+
+app.command("scaling")(show_scaling)
 
 
 def _shape(layout: Layout, episodes: int, sizes: dict[str, float]) -> str:
