@@ -52,7 +52,7 @@ def cells(output: str) -> dict[str, list[str]]:
 def test_run_writes_its_result_and_says_where(call):
     output = call("run", "random-finite", "-T", "40", "--seed", "3").stdout
     folder = pathlib.Path("runs/random-finite-opo-seed3")
-    assert f"Written to {folder}: result.npz, regret.png" in output
+    assert f"Written to {folder}: result.npz, run.npz, regret.png" in output
     assert (folder / "regret.png").read_bytes().startswith(b"\x89PNG")
     result = of.SimulationResult.load(folder / "result.npz")
     assert result.episodes == 40
@@ -128,7 +128,7 @@ def test_without_matplotlib_the_result_is_kept(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = call("run", "random-finite", "-T", "10")
     assert f"no picture: plots need matplotlib: {install('plot')}" in done.stderr
-    assert [p.name for p in pathlib.Path("runs/random-finite-opo-seed0").iterdir()] == ["result.npz"]
+    assert sorted(p.name for p in pathlib.Path("runs/random-finite-opo-seed0").iterdir()) == ["result.npz", "run.npz"]
 
 
 def test_without_the_package_of_the_patients_data_the_error_says_what_to_install(call, monkeypatch):
