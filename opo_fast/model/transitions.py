@@ -281,6 +281,17 @@ class Transitions(Immutable):
             )
         return OpoError(f"{place}: the row sums to {total!r}; 1 is needed (rows are not renormalised)")
 
+    def as_float64(self) -> Transitions:
+        """The same probabilities stored as float64, which is exact; itself where they are so already."""
+        if self.dtype == FLOAT64:
+            return self
+        data = aligned(self.data.size)
+        data[:] = self.data
+        other = Transitions.__new__(Transitions)
+        fields = {name: value for name, value in vars(self).items() if name != "arguments"}
+        vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
+        return other
+
     # -- reading -------------------------------------------------------------------------------------------------
 
     @cached_property
