@@ -278,6 +278,17 @@ class Transitions(Immutable):
             pair = int(self.pairs[pair])
         return fault_of_row(self.layout, h, pair, where, (position, entry) if code == 1 else None, float(sums[row]))
 
+    def as_float64(self) -> Transitions:
+        """The same probabilities stored as float64, which is exact; itself where they are so already."""
+        if self.dtype == FLOAT64:
+            return self
+        data = aligned(self.data.size)
+        data[:] = self.data
+        other = Transitions.__new__(Transitions)
+        fields = {name: value for name, value in vars(self).items() if name != "arguments"}
+        vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
+        return other
+
     # -- reading -------------------------------------------------------------------------------------------------
 
     @cached_property

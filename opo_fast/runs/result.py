@@ -67,7 +67,7 @@ class SimulationResult:
     vacuous_bonuses : ndarray, shape (T,)
         Share of the pairs whose bonus is at least the greatest loss-to-go, so that it says nothing; in the same episodes.
     plausible_losses, plausible_dynamics : ndarray, shape (T,)
-        Numbers of candidates that the data from before the episode left plausible; NaN where no plausible sets are kept.
+        Numbers of candidates that were plausible in the last step behind the episode's policy; NaN where no sets are kept.
     hedge_bound : ndarray, shape (T,)
         Bound on term (iii) of the regret so far at the episode's context, twice AdaHedge's sums of mixability gaps.
     held_out_squared_error, held_out_log_loss : ndarray, shape (T,)
