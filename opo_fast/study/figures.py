@@ -105,15 +105,18 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
         if column == "cumulative_regret" and uniform is None:
             when, base, _ = results.curves(environment, label, "cumulative_uniform_regret", points=POINTS)
             uniform = when, base.mean(axis=0)
+    # The learners fill the picture; the uniform policy may leave it.
+    top = axes.get_ylim()[1]
     if uniform is not None:
         axes.plot(*uniform, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
     lighten(axes)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.set_ylim(min(0.0, axes.get_ylim()[0]), top)
     axes.set_xlim(left=0)
-    axes.set_title(f"{plain(environment)} ({count(seeds, 'seed')})", fontsize=10, loc="left")
+    axes.set_title(plain(environment), fontsize=10, loc="left")
     axes.set_xlabel("episode")
     axes.set_ylabel(LABELS.get(column, column))
-    axes.legend(frameon=False, fontsize=8)
+    told = f"mean of {count(seeds, 'seed')}" + (", band: 95 % bootstrap" if seeds > 1 else "")
+    axes.legend(frameon=False, fontsize=8, title=told, title_fontsize=8)
 
 
 def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:

@@ -150,7 +150,7 @@ def test_every_agent_that_fits_is_compared_by_default(env, tmp_path):
     assert (tmp_path / "regret.png").stat().st_size > 10_000
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert set(labels) >= set(agents.names(env.layout))
-    looks = [(line.get_color(), line.get_linestyle()) for line in axes.get_lines()]
+    looks = [(line.get_color(), line._unscaled_dash_pattern) for line in axes.get_lines()]
     assert len(set(looks)) == len(looks)
 
 
