@@ -325,7 +325,7 @@ CALLS = {
     ),
     "from_prism": (
         envs.from_prism,
-        {"transitions": "chain.tra", "labels": None, "rewards": (), "start": 0, "deadlocks": "error",
+        {"transitions": "chain.tra", "labels": None, "states": None, "rewards": (), "start": 0, "deadlocks": "error",
          "reward_range": (0.0, 1.0), "name": "x"},
     ),
     "gathering_table": (envs.gathering_table, {"attack": 0.1, "gold": 1.0, "gem": 0.0, "attacked": 0.0}),

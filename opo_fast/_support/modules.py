@@ -84,6 +84,6 @@ def module_file(module: str, root: str) -> pathlib.Path | None:
     for place in (root, *sys.path):
         base = pathlib.Path(place, *parts)
         for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-            if path.is_file():
+            if os.path.isfile(path):
                 return path
     return None

@@ -17,7 +17,7 @@ from ..errors import OpoError
 from .checks import instance
 from .files import reading, writing
 
-__all__ = ["decode", "encode", "holds", "read_state", "write_state"]
+__all__ = ["decode", "encode", "holds", "peek", "read_state", "write_state"]
 
 Array = npt.NDArray[Any]
 
@@ -146,6 +146,13 @@ def read_state(path: str | os.PathLike[str], what: str = "a state that was saved
         if not isinstance(state, dict):
             raise OpoError(f"it holds a {type(state).__name__} instead of names and values")
         return state
+
+
+def peek(path: str | os.PathLike[str], key: str, what: str) -> Any:
+    """One plain value of what `write_state` wrote; no array is unpacked."""
+    with reading(path, what), zipfile.ZipFile(path) as archive:
+        members = _Members(archive, max(ALWAYS, GROWTH * os.path.getsize(path)))
+        return json.loads(str(members[_JSON]))[key]
 
 
 class _Members(Mapping[str, Array]):

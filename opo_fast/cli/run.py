@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shlex
 from typing import Annotated, Any, Literal
@@ -154,9 +155,9 @@ def _drawn(result: SimulationResult, path: pathlib.Path) -> bool:
 def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
     """A folder for a run that holds none yet, and whether it is new."""
     if out is not None:
-        if any((out / file).exists() for file in ("result.npz", RUN, "regret.png")):
+        if any(os.path.exists(out / file) for file in ("result.npz", RUN, "regret.png")):
             raise OpoError(f"--out is {str(out)!r}, which holds a result already: name another folder, or remove it")
-        is_new = not out.is_dir()
+        is_new = not os.path.isdir(out)
         as_folder(out, "--out")
         return out, is_new
     runs = pathlib.Path("runs")

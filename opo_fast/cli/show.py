@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Annotated
 
@@ -24,7 +25,7 @@ def show(
     log: Annotated[bool, typer.Option("--log", help="Draw it with logarithmic axes.")] = False,
 ) -> None:
     """Show the table of a run again, and how it was played."""
-    result = SimulationResult.load(path / "result.npz" if path.is_dir() else path)
+    result = SimulationResult.load(path / "result.npz" if os.path.isdir(path) else path)
     out = console()
     told = result.settings
     options = {**({} if told.get("horizon") is None else {"horizon": told["horizon"]}), **(told.get("options") or {})}

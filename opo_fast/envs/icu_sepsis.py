@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, items, real, whole
+from .._support.checks import MANY, items, one_of, real, whole
 from ..errors import OpoError, install
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -151,8 +151,7 @@ def icu_sepsis(
         The package icu-sepsis is missing, or an argument is out of range.
     """
     horizon = whole(horizon, "horizon", least=1, most=MANY)
-    if loss not in ("survival", "return", "death"):
-        raise OpoError(f"loss is {loss!r}: 'survival', 'return' or 'death' is needed")
+    one_of(loss, "loss", ("survival", "return", "death"))
     data = load_icu_data()
     if loss == "survival":
         data = absorbing(data)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_array, as_real, checked_unit, frozen, whole
+from .._support.memory import check_room
 from ..errors import OpoError, Place
 
 __all__ = ["Immutable", "Layout", "aligned", "as_losses", "as_mask", "as_mask_2d", "uniform_policy"]
@@ -98,6 +99,7 @@ class Layout(Immutable):
         self.shape = (self.n_states, self.n_actions)
         if max(sizes) >= 2**32 or self.n_states * self.n_actions >= 2**62:
             raise OpoError(f"layer_sizes: a layer of {max(sizes)} states is more than 2**32 - 1")
+        check_room(self.n_states * self.n_actions, f"layer_sizes, n_actions: the losses of {self.n_states} states and {n_actions} actions")
         self.offsets = frozen(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         self._seal()
 

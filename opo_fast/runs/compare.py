@@ -227,6 +227,7 @@ def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker
     for label in options:
         if label not in makers:
             raise OpoError(f"options name {label!r}, which is none of the agents: {', '.join(makers)}")
+        instance(options[label], f"options[{label!r}]", Mapping, needed="a mapping from names of arguments to their values")
     return makers, {label: dict(options.get(label, {})) for label in makers}
 
 
@@ -288,7 +289,7 @@ def _identity(
 
 
 def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
-    if path is None or not path.exists():
+    if path is None or not os.path.exists(path):
         return None
     run = SimulationResult.load(path)
     theirs = run.settings.get("comparison")

@@ -14,6 +14,7 @@ from .._support.checks import as_real, frozen, truth, whole
 from .._support.fields import Fields, agrees
 from .._support.files import reading
 from .._support.interrupts import interrupts
+from .._support.memory import check_room
 from .._support.progress import bar
 from .._support.state import holds, read_state, write_state
 from .._support.text import figure
@@ -90,12 +91,10 @@ class Simulation:
         self.episode = 0
         self.contexts: list[Any] = []
         self.labels: list[str] = []
-        try:
-            self.columns: dict[str, Array] = {
-                name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
-            }
-        except (MemoryError, ValueError, OverflowError):
-            raise OpoError(f"episodes is {self.episodes}: the records of so many do not fit into memory") from None
+        check_room(len(COLUMNS) * self.episodes, f"episodes is {self.episodes}: the records of so many")
+        self.columns: dict[str, Array] = {
+            name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
+        }
         self._world = world_of(cmdp, self.streams, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []

@@ -26,7 +26,7 @@ def check_names(study: Study) -> None:
     """Refuse unknown names before anything is run; import paths are looked at by the runs themselves."""
     for kind, known in (("environments", envs.names()), ("agents", agents.names())):
         for i, entry in enumerate(getattr(study, kind)):
-            if ":" not in entry.name and entry.name not in known and not (study.root / entry.name).is_file():
+            if ":" not in entry.name and entry.name not in known and not os.path.isfile(study.root / entry.name):
                 raise OpoError(
                     f"{kind}[{i}].name is {entry.name!r}: one of {', '.join(known)}, or an import path 'module:function', is needed"
                 )
@@ -40,7 +40,7 @@ def make_environment(run: Run, root: str) -> Any:
     key = choice.key, repr(origin(run, root))
     if key not in _made:
         beside = pathlib.Path(root, choice.name)
-        _made[key] = envs.make(os.fspath(beside) if beside.is_file() else choice.name, **choice.options)
+        _made[key] = envs.make(os.fspath(beside) if os.path.isfile(beside) else choice.name, **choice.options)
         while len(_made) > KEPT:
             _made.popitem(last=False)
     _made.move_to_end(key)

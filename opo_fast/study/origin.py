@@ -19,7 +19,7 @@ from .grid import Choice, Run
 
 __all__ = ["changes", "mixtures", "origin", "versions"]
 
-_BESIDE = ("lab", "sta", "srew", "trew")
+_BESIDE = ("lab", "sta", "srew", "trew", "rew")
 """Endings of the files that belong to a .tra file of the same name."""
 
 
@@ -82,7 +82,7 @@ def _files(choice: Choice, root: str) -> Iterator[pathlib.Path]:
             yield source
     else:
         model = pathlib.Path(root, choice.name)
-        if model.is_file():
+        if os.path.isfile(model):
             yield model
             if model.suffix == ".tra":
                 for ending in _BESIDE:
