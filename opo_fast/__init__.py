@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
     from .runs.compare import compare
     from .runs.policy_table import policy_table
+    from .runs.tune import tune
 
 __version__ = "0.1.0"
 
@@ -65,10 +66,11 @@ __all__ = [
     "simulate",
     "solve",
     "study",
+    "tune",
 ]
 
 _PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
-_LATER = {"compare": "runs.compare", "policy_table": "runs.policy_table"}
+_LATER = {"compare": "runs.compare", "policy_table": "runs.policy_table", "tune": "runs.tune"}
 """Names that are imported when they are asked for, and the modules that have them."""
 
 

@@ -218,6 +218,8 @@ def frozen_lake(
     ]
     if any(len(schedule) != 3 for schedule in schedules):
         raise OpoError(f"reward_schedules is {shown(reward_schedules)}: rewards (goal, hole, ice), three each, are needed")
+    if not maps and map_name not in gym_lake.MAPS:
+        raise OpoError(f"map_name is {shown(map_name)}: one of {', '.join(gym_lake.MAPS)} is needed")
     descs = [gym_lake.generate_random_map(size=size, p=0.8, seed=seed + i) for i in range(count)]
     tables, labels = [], []
     for m, desc in enumerate(descs or [None]):

@@ -244,7 +244,8 @@ def _played(
     if run.interrupted:
         raise KeyboardInterrupt
     calls = getattr(agent, "planning_calls", float("nan"))
-    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls)
+    used = {**(registry.practical(maker) if isinstance(maker, str) else {}), **options}
+    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls, options=used)
     return run
 
 

@@ -190,7 +190,8 @@ def two_groups(values: Any) -> bool:
 def _legend(label: str, run: SimulationResult) -> str:
     """A label with the settings that the run says it had."""
     options = run.settings.get("options") or {}
-    told = [f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items() if key != "backend"]
+    # A label such as opo:bonus_scale=1e-5 says it already.
+    told = [f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items() if key != "backend" and f"{key}=" not in label]
     return plain(f"{label} ({', '.join(told)})" if told else label)
 
 
