@@ -249,7 +249,7 @@ def test_plots_name_what_they_cannot_draw(folder, tmp_path):
         (["--file", tmp_path / "x.docx"], "an ending of"),
         (["--measure", "colour"], "has no column 'colour': one of episode, "),
         (["--measure", "colour"], " cumulative_regret, "),
-        (["--heatmap", "bonus_scale,eta_scale", "--measure", "colour"], "name is 'colour': one of regret, "),
+        (["--heatmap", "bonus_scale,eta_scale", "--measure", "colour"], "name is 'colour': 'regret', "),
         (["--heatmap", "bonus_scale,eta_scale", "--environment", "x"], "environment is 'x': one of Lock"),
         (["--agent", "OPO"], "--agent is 'OPO', which is for heat maps"),
         (["--out", "elsewhere"], "--out is 'elsewhere' beside the folder"),
