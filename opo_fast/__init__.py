@@ -14,6 +14,7 @@ from .errors import OpoError
 from .model.contextual import ContextualMDP, FiniteContexts, Trajectory
 from .model.layered import LayeredMDP
 from .model.layout import Layout
+from .model.names import Names
 from .model.operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
 from .model.transitions import Transitions
 from .oracles import FiniteDynamicsClass, FiniteLossClass
@@ -23,6 +24,7 @@ from .runs.simulation import Simulation, simulate
 if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
     from .runs.compare import compare
+    from .runs.policy_table import policy_table
 
 __version__ = "0.1.0"
 
@@ -35,6 +37,7 @@ __all__ = [
     "FiniteLossClass",
     "LayeredMDP",
     "Layout",
+    "Names",
     "OpoError",
     "PolicyChain",
     "Simulation",
@@ -54,6 +57,7 @@ __all__ = [
     "offline",
     "oracles",
     "policy_chain",
+    "policy_table",
     "reference",
     "rewards_to_losses",
     "rollout",
@@ -64,7 +68,7 @@ __all__ = [
 ]
 
 _PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
-_LATER = {"compare": "runs.compare"}
+_LATER = {"compare": "runs.compare", "policy_table": "runs.policy_table"}
 """Names that are imported when they are asked for, and the modules that have them."""
 
 

@@ -2,8 +2,9 @@
 
 from .algorithm_checks import EquationCheck, algorithm_checks
 from .bounds import Bounds, adahedge_bound, bounds, informative_from, literature_rates, lower_bound
-from .decomposition import ModelErrors, RegretTerms, Step, history_at, optimistic_steps, regret_decomposition
+from .decomposition import ModelErrors, RegretTerms, regret_decomposition
 from .lemmas import LemmaCheck, OracleErrors, lemma_checks, oracle_errors, oracle_guarantees
+from .steps import Step, agent_steps, history_at, optimistic_steps
 from .theory import PRACTICAL, Parameters, parameters, regret_bound
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Parameters",
     "RegretTerms",
     "Step",
+    "agent_steps",
     "algorithm_checks",
     "history_at",
     "lemma_checks",

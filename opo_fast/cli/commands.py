@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS = {
     "run": "opo_fast.cli.run",
     "show": "opo_fast.cli.show",
+    "policy": "opo_fast.cli.policy",
     "envs": "opo_fast.cli.envs",
     "agents": "opo_fast.cli.agents",
     "describe": "opo_fast.cli.describe",

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from .._support.checks import MANY, instance, items, real, shown, whole
 from ..errors import OpoError, install
 from ..model.layered import LayeredMDP
+from ..model.names import unrolled
 from .adapters import from_gymnasium
 from .environment import Environment, PerContext
 from .rewards import RewardMap, rewards_to_losses
@@ -98,6 +99,8 @@ def family(
         action_mask=truth.action_mask,
         reward_map=scale,
         steps=horizon,
+        state_names=unrolled(first.state_names, truth.layout, starts[0]),
+        action_names=first.action_names,
         name=name,
         source=source,
     )

@@ -127,6 +127,17 @@ class Layout(Immutable):
         """Layer of `state`, counted from 0; ``horizon`` for the end state."""
         return int(np.searchsorted(self.offsets, state, side="right")) - 1
 
+    def state(self, stage: int, local: int) -> int:
+        """Number of the state that is the `local`-th of layer `stage`, both counted from 0; undoes `local`."""
+        stage = whole(stage, "stage", least=0, most=self.horizon - 1)
+        return int(self.offsets[stage]) + whole(local, "local", least=0, most=self.layer_sizes[stage] - 1)
+
+    def local(self, state: int) -> tuple[int, int]:
+        """Layer of `state` and its number inside the layer, both counted from 0; the end state is (horizon, 0)."""
+        state = whole(state, "state", least=0, most=self.n_states)
+        stage = self.layer_of(state)
+        return stage, state - int(self.offsets[stage])
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):
             return NotImplemented

@@ -271,7 +271,12 @@ def _check_mdp(mdp: LayeredMDP) -> None:
 def check_policy(mdp: LayeredMDP, policy: npt.ArrayLike) -> Array:
     """`policy` as a valid contiguous float64 array (n_states, A) of this model."""
     _check_mdp(mdp)
-    return _checked_policy(as_real(policy, "policy"), mdp.layout, mdp.action_mask)
+    return checked_policy(mdp.layout, mdp.action_mask, policy)
+
+
+def checked_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
+    """`policy` as a valid contiguous float64 array (n_states, A) of a layout and its allowed pairs."""
+    return _checked_policy(as_real(policy, "policy"), layout, action_mask)
 
 
 def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:

@@ -17,6 +17,7 @@ from ..agents.oracle_agent import OracleAgent
 from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
+from ..model.names import Names
 from ..model.transitions import as_transitions
 from ..oracles.log import TrajectoryLog
 from .fits import fitted
@@ -102,6 +103,8 @@ def learn_from_logs(
         action_mask = getattr(log, "action_mask", None)
     agent = _AGENTS[method](layout, loss_class, dynamics_class, action_mask=action_mask, **options)
     log = TrajectoryLog.of(layout, log, agent.action_mask)
+    states = None if log.state_labels is None else [str(label) for layer in log.state_labels for label in layer]
+    agent.names = Names(states, None if log.action_labels is None else [str(label) for label in log.action_labels])
     if method == "opo":
         for trajectory in log:
             agent.observe(trajectory)
