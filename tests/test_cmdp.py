@@ -63,7 +63,7 @@ def test_keys_of_contexts():
     assert {context_key(np.array(c)) for c in (0, 0, 1)} == {context_key(np.array(0)), context_key(np.array(1))}
     with pytest.raises(of.OpoError, match="context is a list, which is not hashable"):
         context_key([1.0, 2.0])
-    with pytest.raises(of.OpoError, match="context is an array of objects"):
+    with pytest.raises(of.OpoError, match="context is an array of dtype object"):
         context_key(np.array([None]))
 
 
