@@ -36,6 +36,16 @@ def test_a_file_of_two_lines_that_announces_millions_of_states(tmp_path, deadloc
     assert most < 1 << 20
 
 
+def test_a_file_of_200_lines_that_announces_millions_of_states(tmp_path):
+    """Its choices are those of a square table: 67 million states times 200 choices would take 100 GiB."""
+    lines = [f"{i % 4 * 16_000_000} {i // 4} {i} 1" for i in range(199)]
+    (tmp_path / "big.tra").write_text("\n".join([f"67000000 199 {len(lines)}", *lines]) + "\n")
+    most, message = peak(lambda: envs.from_prism(tmp_path / "big.tra", deadlocks="loop"))
+    assert "big.tra" in message
+    assert "67000000 states and 50 choices are more than this reader takes" in message
+    assert most < 1 << 20
+
+
 def test_pairs_with_a_number_far_out():
     for states, actions in (([0], [10**12]), ([10**12], [0])):
         most, _ = peak(lambda states=states, actions=actions: envs.from_pairs([0.0], np.ones((1, 1)), states, actions))

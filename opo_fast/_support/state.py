@@ -79,8 +79,10 @@ def decode(value: Any, where: str = "state", arrays: Mapping[str, Any] | None = 
     """Undo `encode`; anything else than what it gave is an error that names the place."""
     if isinstance(value, list):
         return [decode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
-    if not isinstance(value, dict):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if not isinstance(value, dict):
+        raise OpoError(f"{where} is a {type(value).__name__}, which no state holds: {_NEEDED}")
     if "$" not in value:
         return {key: decode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
     kind, of = value["$"], value.get("of")

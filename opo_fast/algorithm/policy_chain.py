@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, whole
+from .._support.checks import instance, items, whole
 from ..errors import OpoError
 from ..model.arguments import Backend, check_backend, to_fill
 from ..model.layered import LayeredMDP
@@ -122,9 +122,7 @@ def policy_chain(
         The uniform policy's successor after t steps; masked actions have probability exactly 0.
     """
     check_backend(backend)
-    if not isinstance(history, Iterable):
-        raise OpoError(f"history is a {type(history).__name__}: a sequence of opo_fast.LayeredMDP is needed")
-    models = list(history)
+    models = items(history, "history", "opo_fast.LayeredMDP")
     if not models:
         raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")
     instance(models[0], "history[0]", LayeredMDP)

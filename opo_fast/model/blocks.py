@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64
+from .._support.checks import FLOAT64, as_list
 from ..errors import OpoError, Place
 from .layout import Layout
 
@@ -71,11 +70,11 @@ def stored_arrays(layout: Layout, mask: Array | None, kind: int, stored: dict[st
 
 def layer_list(arrays: Any, layout: Layout, where: str | Place) -> list[Any]:
     """`arrays` as a list of one for each layer but the last."""
-    if isinstance(arrays, (str, bytes)) or sp.issparse(arrays) or not isinstance(arrays, (Iterable, np.ndarray)):
+    result = None if sp.issparse(arrays) else as_list(arrays)
+    if result is None:
         raise OpoError(
             f"{where} is a {type(arrays).__name__}: a sequence of {layout.horizon - 1} arrays, one per layer but the last, is needed"
         )
-    result = list(arrays)
     if len(result) != layout.horizon - 1:
         raise OpoError(f"{where} has {len(result)} arrays: H - 1 = {layout.horizon - 1} are needed (the last layer leads to the end state)")
     return result

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_real, frozen, real, whole
+from .._support.checks import FLOAT64, as_list, as_real, frozen, real, whole
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
@@ -303,9 +303,9 @@ class FiniteDynamicsOracle(_FiniteOracle):
             if answer.layout != layout:
                 raise OpoError(f"{where} belongs to {answer.layout!r}: {layout!r} is needed")
             return answer
-        if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes)) or sp.issparse(answer):
+        arrays, made = None if sp.issparse(answer) else as_list(answer), dict[int, Any]()
+        if arrays is None:
             raise OpoError(f"{where} is a {type(answer).__name__}: H - 1 = {layout.horizon - 1} arrays are needed")
-        arrays, made = list(answer), dict[int, Any]()
         if len(arrays) != layout.horizon - 1:
             raise OpoError(f"{where} has {len(arrays)} arrays: H - 1 = {layout.horizon - 1} are needed")
         for h, array in enumerate(arrays):
