@@ -7,6 +7,9 @@ import re
 import subprocess
 import sys
 
+import nbclient
+import nbformat
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -15,3 +18,14 @@ def test_the_loop_by_hand_runs_on_kernels():
     done = subprocess.run([sys.executable, ROOT / "examples" / "dropin.py", "0.05"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"^ +\d+ ", done.stdout, flags=re.MULTILINE)) == 4
+
+
+def test_the_notebook_runs(tmp_path):
+    notebook = nbformat.read(ROOT / "examples" / "tutorial.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs if output.output_type == "execute_result"]
+    kinds = [set(output.data) for output in shown]
+    assert any("image/png" in kind for kind in kinds) or any(
+        output.output_type == "display_data" and "image/png" in output.data for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    )
+    assert sum("text/html" in kind for kind in kinds) >= 1  # the policy table

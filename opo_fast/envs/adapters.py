@@ -38,7 +38,7 @@ def from_gymnasium(
     reward_range : (low, high), optional
         Default: smallest and largest reward of the table, and 0 where episodes can end.
     name : str, optional
-    options
+    **options
         Of `gymnasium.make`, for an id.
 
     Returns

@@ -257,7 +257,7 @@ def make(name: str, **options: Any) -> Environment:
     ----------
     name : str
         One of `names`, or the path of a file.
-    options
+    **options
         Of the environment: see ``info(name).options`` and the docstring of its factory.
 
     Returns

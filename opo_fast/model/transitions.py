@@ -172,6 +172,7 @@ class Transitions(Immutable):
         return int(self.rows[offsets[h + 1]] - self.rows[offsets[h]])
 
     def allowed(self, h: int) -> Array | None:
+        """Which pairs of layer `h` are allowed, shape (S_h * A,); None where all are."""
         return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
 
     def _opening(self, arrays: Sequence[Any]) -> list[int]:

@@ -57,9 +57,7 @@ def _looks(episode: int) -> bool:
 class Simulation:
     """A run that can be driven episode by episode, saved to a file and gone on with; `simulate` is the loop around it.
 
-    Parameters
-    ----------
-    As those of `simulate`.
+    It takes the arguments of `simulate`.
 
     Attributes
     ----------
