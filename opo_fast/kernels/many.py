@@ -40,7 +40,7 @@ NARROW = 6
 """Policies whose sums over eight rows of a dense layer fill sixteen registers of four numbers, with what they are made of."""
 WIDE = 16
 """Policies that one pass over a CSR model evaluates."""
-PANEL = 24
+PANEL = 12
 """Policies that one pass over a dense model takes forward: a multiple of three."""
 BLOCK = 256
 """Rows of a forward pass that stay in the first-level cache."""
