@@ -7,17 +7,25 @@ import numpy as np
 from ._arguments import Model, Team
 from ._groups import AHEAD, group_sum, is_policy, share, worth_prefetching
 from ._jit import inlined, kernel
-from ._simd import fma, prefetch, strided, tdot, tfma, tread, tset, vget, vload, vmul, vstore
+from ._simd import fma, prefetch, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import meet
 
 __all__ = ["backward_sweep", "expectation", "mean"]
 
 
+_IN_CACHE = 1 << 14
+"""Numbers of a dense model that a cache near the processor holds."""
+_SMALL_BLOCK = 1 << 13
+
+
 @inlined
-def _add_streams(data, o, v, lo, hi, q, shift):
-    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1."""
+def _add_streams(data, o, v, lo, hi, q, shift, ahead):
+    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1; what lies `ahead` is asked for."""
     x = tset(v)
     for i in range(lo, lo + (hi - lo) // 8 * 8, 8):
+        if ahead != 0:
+            for begin in o:
+                prefetch(data, begin + i + ahead)
         vstore(q, i - shift, tdot(data, o, i, x, vload(q, i - shift)))
 
 
@@ -30,16 +38,20 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
     n_rows = model.rows[v0] - model.rows[model.layers[h]]
     start = model.block[h] - model.rows[model.layers[h]]
     eights = n_next // 8
+    # Small blocks end before the processor's own prefetching has begun: the block of the layer before, which comes next.
+    ahead = 0
+    if h > 1 and model.data.size > _IN_CACHE and n_rows * n_next < _SMALL_BLOCK:
+        ahead = model.block[h - 1] - model.block[h]
     for eight in range(eights):
         # Of a block that layers share, the part that was read last is still in the cache: every other layer goes backwards.
         j = 8 * (eights - 1 - eight if h % 2 else eight)
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 8), tread(v, strided(v0, 1, 8), j), lo, hi, q, shift)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 8), tread(v, strided(v0, 1, 8), j), lo, hi, q, shift, ahead)
     j = 8 * eights
     if j + 4 <= n_next:
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 4), tread(v, strided(v0, 1, 4), j), lo, hi, q, shift)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 4), tread(v, strided(v0, 1, 4), j), lo, hi, q, shift, ahead)
         j += 4
     while j < n_next:
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 1), tread(v, strided(v0, 1, 1), j), lo, hi, q, shift)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 1), tread(v, strided(v0, 1, 1), j), lo, hi, q, shift, ahead)
         j += 1
     for i in range(lo + (hi - lo) // 8 * 8, hi):
         x = q[i - shift]
@@ -147,6 +159,16 @@ def mean(rows, lo, hi, width, policy, q, shift, v):
                 v[s] = vget(means, lane)
                 s += 1
             r += 8
+    n = rows[hi] - rows[hi - 1]
+    if rows[hi] - r == (hi - s) * n:
+        # Four states of as many actions at a time: one sum would wait for each multiply-add to finish.
+        while s + 4 <= hi:
+            means4 = (0.0, 0.0, 0.0, 0.0)
+            for i in range(r, r + n):
+                means4 = tfma(q, strided(i - shift, n, 4), 0, tread(policy, strided(i, n, 4), 0), means4)
+            tput(v, s, means4)
+            r += 4 * n
+            s += 4
     while s < hi:
         end = rows[s + 1]
         x = 0.0

@@ -8,12 +8,31 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Batch, Model
-from ._groups import is_policy
+from ._groups import group_each, is_policy
 from ._jit import inlined, kernel
-from ._simd import clamped, fma, strided, tfma, tload, tload_lines, touter, tstore, tzeros, vadd, vload, vset, vstore, vsum, vtranspose
+from ._simd import (
+    clamped,
+    fma,
+    prefetch,
+    strided,
+    tfma,
+    tload,
+    tload_lines,
+    touter,
+    tstore,
+    tzeros,
+    vabove,
+    vadd,
+    vload,
+    vmul,
+    vset,
+    vstore,
+    vsum,
+    vtranspose,
+)
 from .batch import lane_scatter, lane_weights
 from .evaluation import mean
-from .forward import weigh
+from .forward import TINY
 
 __all__ = ["NARROW", "PANEL", "WIDE", "evaluate_csr", "evaluate_dense", "occupancy_csr", "occupancy_dense"]
 
@@ -21,7 +40,7 @@ NARROW = 6
 """Policies whose sums over eight rows of a dense layer fill sixteen registers of four numbers, with what they are made of."""
 WIDE = 16
 """Policies that one pass over a CSR model evaluates."""
-PANEL = 24
+PANEL = 12
 """Policies that one pass over a dense model takes forward: a multiple of three."""
 BLOCK = 256
 """Rows of a forward pass that stay in the first-level cache."""
@@ -42,15 +61,23 @@ def _pack_rows(model, h, lo, hi, panel, at):
     first = model.rows[model.layers[h]]
     n_rows = model.rows[model.layers[h + 1]] - first
     start = model.block[h] - first
+    full = lo + (hi - lo) // 8 * 8
+    for k in range(n_next):
+        x = start + _next_state(k, n_next, h) * n_rows
+        p = at + 8 * k
+        for i in range(lo, full, 8):
+            vstore(panel, p, vload(model.data, x + i))
+            p += 8 * n_next
+        if full < hi:
+            for r in range(8):
+                panel[p + r] = model.data[x + full + r] if full + r < hi else 0.0
+
+
+@inlined
+def _ask(array, lo, hi):
+    """Start to load elements lo..hi-1, which may lie beyond the array: what each policy has next lies far from that of the others."""
     for i in range(lo, hi, 8):
-        p = at + (i - lo) * n_next
-        for k in range(n_next):
-            x = start + _next_state(k, n_next, h) * n_rows + i
-            if i + 8 <= hi:
-                vstore(panel, p + 8 * k, vload(model.data, x))
-            else:
-                for r in range(8):
-                    panel[p + 8 * k + r] = model.data[x + r] if i + r < hi else 0.0
+        prefetch(array, i)
 
 
 @inlined
@@ -113,6 +140,7 @@ def evaluate_dense(
                     if tolerance >= 0.0 and not is_policy(policies[b], rows, lo, hi, width, tolerance):
                         fault = 1
                     mean(rows, lo, hi, width, policies[b], q, -(base + (b - first) * line), v[b])
+                    _ask(policies[b], rows[hi], 2 * rows[hi] - rows[lo])
         size = layers[h + 1] - layers[h]
         for g in range(groups * me // n, groups * (me + 1) // n):
             for m in range(NARROW):
@@ -213,6 +241,7 @@ def evaluate_csr(
                     if tolerance >= 0.0 and not is_policy(policies[b], rows, lo, hi, width, tolerance):
                         fault = 1
                     mean(rows, lo, hi, width, policies[b], q, -(base + (b - first) * line), v[b])
+                    _ask(policies[b], rows[hi], 2 * rows[hi] - rows[lo])
                 _interleave(v, first, last, lo, hi, near, after + WIDE * (lo - layers[h]))
             now, after = after, now
     return fault
@@ -273,11 +302,35 @@ def _reach(model, h, lanes, w, w0, line, sums, a0, d, d0):
                 d[d0 + lane, s0 + j + m] = x
 
 
+@inlined
+def _weigh(rows, lo, hi, width, policy, d, visits, w, shift):
+    """`forward.weigh` where `visits` is not added to but filled."""
+    tiny = vset(TINY)
+    r = rows[lo]
+    s = lo
+    if width > 0:
+        while r + 8 <= rows[hi]:
+            y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
+            vstore(w, r + shift, y8)
+            vstore(visits, r, y8)
+            r += 8
+            s += 8 // width
+    while s < hi:
+        x = d[s]
+        for i in range(r, rows[s + 1]):
+            y = x * policy[i]
+            y = y if y > TINY else 0.0
+            w[i + shift] = y
+            visits[i] = y
+        r = rows[s + 1]
+        s += 1
+
+
 @kernel
 def occupancy_dense(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, width, policies, tolerance, d, w, sums, visits
 ):  # fmt: skip
-    """Add the occupancy of each policy under a dense model to its line of `visits`: what thread `me` of `n` does.
+    """The occupancy of each policy under a dense model in its line of `visits`: what thread `me` of `n` does.
 
     For each thread, `d` has `PANEL` lines for the states and a vector beyond, `w` room for as many times the rows of a layer, and
     `sums` 64 times `PANEL` numbers. Returns 1 where a policy is none.
@@ -298,25 +351,23 @@ def occupancy_dense(
         for h in range(block.size):
             for lane in range(lanes):
                 shift = w0 + line * lane - rows[layers[h]]
-                weigh(rows, layers[h], layers[h + 1], width, policies[first + lane], d[d0 + lane], visits[first + lane], w, shift)
+                _weigh(rows, layers[h], layers[h + 1], width, policies[first + lane], d[d0 + lane], visits[first + lane], w, shift)
             if h < block.size - 1:
                 _reach(model, h, lanes, w, w0, line, sums, 64 * PANEL * me, d, d0)
     return fault
 
 
 @inlined
-def _hand_out(w, w0, lo, hi, batch, edge, e0, visits):
-    """Write the weights of rows lo..hi-1 to the policies' lines of `visits`."""
+def _hand_out(w, w0, lo, hi, batch, stride, visits):
+    """Write the weights of rows lo..hi-1 to the policies' lines of `visits`, of `stride` numbers each."""
+    to = batch.k * stride
     for r in range(lo, hi, 8):
-        if r + 8 <= hi:
-            tstore(edge, strided(e0, 8, 8), 0, vtranspose(tload(w, strided(w0 + 8 * (r - lo), 8, 8), 0)))
-            for lane in range(batch.count):
-                for i in range(8):
-                    visits[batch.k + lane, r + i] = edge[e0 + 8 * lane + i]
+        if r + 8 <= hi and batch.count == 8:
+            tstore(visits, strided(to + r, stride, 8), 0, vtranspose(tload(w, strided(w0 + 8 * (r - lo), 8, 8), 0)))
         else:
             for lane in range(batch.count):
-                for i in range(r, hi):
-                    visits[batch.k + lane, i] = w[w0 + 8 * (i - lo) + lane]
+                for i in range(r, min(r + 8, hi)):
+                    visits[to + lane * stride + i] = w[w0 + 8 * (i - lo) + lane]
 
 
 @inlined
@@ -331,12 +382,12 @@ def _merge(private, p0, n_parts, size, d, d0):
 
 @kernel
 def occupancy_csr(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, tolerance, d, w, private, edge, visits
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, stride, policies, tolerance, d, w, private, visits
 ):  # fmt: skip
-    """The same under a CSR model, eight policies at a time.
+    """The same under a CSR model, eight policies at a time; `stride` is the length of a policy's line of `visits`.
 
     For each thread and lane, `d` has room for two layers of states, `w` for a layer of rows, `private` for `n_parts` layers of
-    states; `edge` has 64 numbers for each thread.
+    states.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     count = policies.shape[0]
@@ -361,7 +412,7 @@ def occupancy_csr(
                 lo = s0 + size * p // n_parts
                 hi = s0 + size * (p + 1) // n_parts
                 lane_weights(rows, lo, hi, batch, d, now + 8 * (lo - s0), w, w0)
-                _hand_out(w, w0, rows[lo], rows[hi], batch, edge, 64 * me, visits)
+                _hand_out(w, w0, rows[lo], rows[hi], batch, stride, visits)
                 if n_next > 0:
                     mine = p0 + 8 * p * n_next
                     for j in range(mine, mine + 8 * n_next):

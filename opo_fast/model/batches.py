@@ -45,8 +45,8 @@ def occupancy(mdp: Any, policy: Array, out: Any, backend: Backend) -> Array:
             full[i] = reference.occupancy(_one(mdps, i), _full(t, _one(policies, i)))
         return full
     lines = full.reshape(count, -1)
-    lines[...] = 0.0
     if len(mdps) > 1 or count == 1:
+        lines[...] = 0.0
         fault = _visit_models(mdps, policies, tolerance, lines)
     else:
         fault = _visit_policies(t, policies, tolerance, lines)
@@ -214,7 +214,7 @@ def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Ar
     if t.kind == CSR:
         threads = _threads(-(-count // 8), work)
         d, w, private = aligned(16 * most * threads), aligned(8 * t.most_rows * threads), aligned(8 * most * t.parts * threads)
-        after: tuple[Any, ...] = (t.parts, t.width, policies, tolerance, d, w, private, aligned(64 * threads), lines)
+        after: tuple[Any, ...] = (t.parts, t.width, lines.shape[1], policies, tolerance, d, w, private, lines.reshape(-1))
         return run_together(many.occupancy_csr, t.arguments, after, threads, work)
     threads = _threads(-(-count // many.PANEL), work)
     width = -(-(t.most_rows + 8) // 8) * 8

@@ -55,7 +55,7 @@ def visit(monkeypatch, mdp, store, n, parts, tolerance=1e-8):
     visits = np.zeros((len(store), t.n_rows))
     if t.kind:
         d, w, private = aligned(n * 16 * most), aligned(n * 8 * t.most_rows), aligned(n * 8 * most * parts)
-        after = (parts, t.width, store, tolerance, d, w, private, aligned(64 * n), visits)
+        after = (parts, t.width, t.n_rows, store, tolerance, d, w, private, visits.reshape(-1))
         return visits, any(together(monkeypatch, many.occupancy_csr, t.arguments, after, n))
     width = -(-(t.most_rows + 8) // 8) * 8
     d = np.full((n * many.PANEL, mdp.layout.n_states + 8), np.nan)
