@@ -22,11 +22,11 @@ from ..agents.opo import OPO
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP
 from ..model.layered import LayeredMDP
+from ..runs.decomposition import Truth, listed
 from ..runs.result import SimulationResult
+from ..runs.steps import allowed_pairs
 from .bounds import Bounds, bounds
-from .decomposition import Truth, listed
 from .stacked import StackedSteps, constant_betas, occupancies, past_sums, stacked_steps
-from .steps import allowed_pairs
 
 __all__ = ["ContextEvents", "Frequency", "RunEvents", "Statement", "context_events", "event_frequencies", "run_events"]
 
@@ -282,6 +282,10 @@ def run_events(
     having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
     instance(agent, "agent", OPO)
     instance(run, "run", SimulationResult)
+    if run.first or run.episodes != agent.episode:
+        raise OpoError(
+            f"run has the episodes from {run.first + 1} to {run.first + run.episodes}: all {agent.episode} of the agent are needed"
+        )
     pairs, t = listed(cmdp), run.episodes
     beta_loss, beta_dynamics = constant_betas(agent, t)
     least = min(beta_loss, beta_dynamics)

@@ -19,7 +19,7 @@ from ..algorithm.engine import ChainEngine
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.operations import bonus
-from .steps import Step, agent_steps, allowed_pairs
+from ..runs.steps import Step, agent_steps, allowed_pairs
 
 __all__ = ["StackedSteps", "occupancies", "past_sums", "stack", "stacked_steps"]
 

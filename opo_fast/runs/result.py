@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from .._support.text import figure
 from ..errors import OpoError
 from ..model.contextual import context_key
 from ..oracles.log import TrajectoryLog
+
+if TYPE_CHECKING:
+    from .decomposition import RegretTerms
 
 __all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
 
@@ -86,9 +89,12 @@ class SimulationResult:
         Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: what each of `contexts` means.
     log : TrajectoryLog or None
         The trajectories, where `simulate` was told to keep them; a result that was saved and loaded has none.
+    terms : RegretTerms or None
+        The terms of the paper's proof, where `simulate` was told to add them (`opo_fast.analysis.RegretTerms`); not saved either.
     """
 
     log: TrajectoryLog | None = None
+    terms: RegretTerms | None = None
 
     def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any]) -> None:
         for name in COLUMNS:

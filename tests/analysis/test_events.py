@@ -134,6 +134,15 @@ def test_self_tuning_with_its_own_gaps_in_the_place_of_term_iii():
         run_events(env, growing, of.simulate(env, growing, 40))
 
 
+def test_a_part_of_a_run_is_refused():
+    env = random_world()
+    agent, run = played(env, 10)
+    later = of.simulate(env, agent, 5)
+    for part in (run, later):
+        with pytest.raises(of.OpoError, match="all 15 of the agent are needed"):
+            run_events(env, agent, part)
+
+
 # -- one ingredient broken -----------------------------------------------------------------------------------------------
 
 
