@@ -14,6 +14,7 @@ from .errors import OpoError
 from .model.contextual import ContextualMDP, FiniteContexts, Trajectory
 from .model.layered import LayeredMDP
 from .model.layout import Layout
+from .model.names import Names
 from .model.operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
 from .model.transitions import Transitions
 from .oracles import FiniteDynamicsClass, FiniteLossClass
@@ -22,7 +23,10 @@ from .runs.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
+    from .model.updatable import UpdatableMDP
     from .runs.compare import compare
+    from .runs.policy_table import policy_table
+    from .runs.tune import tune
 
 __version__ = "0.1.0"
 
@@ -35,12 +39,14 @@ __all__ = [
     "FiniteLossClass",
     "LayeredMDP",
     "Layout",
+    "Names",
     "OpoError",
     "PolicyChain",
     "Simulation",
     "SimulationResult",
     "Trajectory",
     "Transitions",
+    "UpdatableMDP",
     "agents",
     "analysis",
     "bonus",
@@ -54,6 +60,7 @@ __all__ = [
     "offline",
     "oracles",
     "policy_chain",
+    "policy_table",
     "reference",
     "rewards_to_losses",
     "rollout",
@@ -61,10 +68,16 @@ __all__ = [
     "simulate",
     "solve",
     "study",
+    "tune",
 ]
 
 _PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
-_LATER = {"compare": "runs.compare"}
+_LATER = {
+    "UpdatableMDP": "model.updatable",
+    "compare": "runs.compare",
+    "policy_table": "runs.policy_table",
+    "tune": "runs.tune",
+}
 """Names that are imported when they are asked for, and the modules that have them."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import re
@@ -51,7 +52,7 @@ def cells(output: str) -> dict[str, list[str]]:
 def test_run_writes_its_result_and_says_where(call):
     output = call("run", "random-finite", "-T", "40", "--seed", "3").stdout
     folder = pathlib.Path("runs/random-finite-opo-seed3")
-    assert f"Written to {folder}: result.npz, regret.png" in output
+    assert f"Written to {folder}: result.npz, run.npz, regret.png" in output
     assert (folder / "regret.png").read_bytes().startswith(b"\x89PNG")
     result = of.SimulationResult.load(folder / "result.npz")
     assert result.episodes == 40
@@ -127,7 +128,7 @@ def test_without_matplotlib_the_result_is_kept(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = call("run", "random-finite", "-T", "10")
     assert f"no picture: plots need matplotlib: {install('plot')}" in done.stderr
-    assert [p.name for p in pathlib.Path("runs/random-finite-opo-seed0").iterdir()] == ["result.npz"]
+    assert sorted(p.name for p in pathlib.Path("runs/random-finite-opo-seed0").iterdir()) == ["result.npz", "run.npz"]
 
 
 def test_without_the_package_of_the_patients_data_the_error_says_what_to_install(call, monkeypatch):
@@ -379,6 +380,37 @@ def test_an_error_in_the_run_names_the_episode_and_leaves_no_empty_folder(call, 
     monkeypatch.setattr(of.OPO, "observe", refuse)
     assert call(*SMALL, code=2).stderr == "opo-fast: these data cannot be (in episode 1 of 40)\n"
     assert not list(pathlib.Path("runs").iterdir())
+
+
+def test_every_bound(call):
+    output = call("theory", "bounds", "-T", "1000", "--p-min", "0.5").stdout
+    numbers = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line.strip()}
+    # H = 5, |S| = 20, |A| = 4, T = 1000, |F| = |P| = 10: sqrt(2 H^4 T log 4); 10 log(8 10^6); sqrt(.5^-2 25 20^3 4 1000 log 2000).
+    assert float(numbers["term_iii"][0]) == pytest.approx(math.sqrt(2 * 625 * 1000 * math.log(4)), rel=1e-5)
+    assert float(numbers["hellinger"][0]) == pytest.approx(10 * math.log(1000 * 5 * 10 * 8 / 0.05), rel=1e-5)
+    assert float(numbers["rm-ucdd"][0]) == pytest.approx(math.sqrt(4 * 25 * 8000 * 4 * 1000 * math.log(2000)), rel=1e-5)
+    assert numbers["trivial"][0] == "5000"
+    assert "needs --eluder" in output
+    assert re.search(r"^regret .* T = [0-9.]+e\+1[5-8]", output, re.MULTILINE)
+    tuned = call("theory", "bounds", "-T", "1000", "--term-iii", "12").stdout
+    assert re.search(r"^term_iii +12 ", tuned, re.MULTILINE)
+    assert "T =" not in tuned.partition("\n")[2]
+    assert call("theory", "parameters", "-T", "50").stdout == call("theory", "-T", "50").stdout
+
+
+def test_events_of_the_proof(call):
+    words = ["theory", "events", "random-finite", "-T", "30", "--seeds", "3", "--horizon", "3", "--set", "n_contexts=2"]
+    output = call(*words, "--eta", "0.3", "--beta-loss", "4", "--beta-dynamics", "4", "--out", "there").stdout
+    held = {line.split("  ")[0].strip(): line for line in output.splitlines()}
+    assert "3/3" in held["factor 6"]
+    assert "0.95" in held["regret"]
+    assert "VIOLATED" not in output
+    with np.load("there/events.npz") as columns:
+        assert columns["inaccurate"].shape == (3, 30)
+    assert pathlib.Path("there/events.png").read_bytes().startswith(b"\x89PNG")
+    # Of the theory's constants no pair is explored.
+    assert "event B, share of the pairs: 1.000 over all" in call(*words, "--no-plot").stdout
+    assert not pathlib.Path("runs/events-random-finite/events.png").exists()
 
 
 @pytest.mark.parametrize("option", ["--states", "--actions", "--losses", "--dynamics"])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import opo_fast as of
-from opo_fast import envs
+from opo_fast import envs, oracles
 from opo_fast._support import state
 
 
@@ -32,10 +36,66 @@ def test_a_file_of_two_lines_that_announces_millions_of_states(tmp_path, deadloc
     assert most < 1 << 20
 
 
+def test_a_file_of_200_lines_that_announces_millions_of_states(tmp_path):
+    """Its choices are those of a square table: 67 million states times 200 choices would take 100 GiB."""
+    lines = [f"{i % 4 * 16_000_000} {i // 4} {i} 1" for i in range(199)]
+    (tmp_path / "big.tra").write_text("\n".join([f"67000000 199 {len(lines)}", *lines]) + "\n")
+    most, message = peak(lambda: envs.from_prism(tmp_path / "big.tra", deadlocks="loop"))
+    assert "big.tra" in message
+    assert "67000000 states and 50 choices are more than this reader takes" in message
+    assert most < 1 << 20
+
+
 def test_pairs_with_a_number_far_out():
     for states, actions in (([0], [10**12]), ([10**12], [0])):
         most, _ = peak(lambda states=states, actions=actions: envs.from_pairs([0.0], np.ones((1, 1)), states, actions))
         assert most < 1 << 20
+
+
+SIZES = {
+    "Layout": lambda: of.Layout([1, 2**31], 2**20),
+    "stationary": lambda: of.LayeredMDP.stationary(sp.eye_array(10**5, format="csr"), np.zeros((10**5, 1)), 10**6),
+    "TabularMDP.layered": lambda: envs.TabularMDP(sp.eye_array(10**5, format="csr"), np.zeros((10**5, 1))).layered(10**6),
+    "family": lambda: envs.family([envs.TabularMDP(sp.eye_array(10**5, format="csr"), np.zeros((10**5, 1)))], 10**6),
+    "combination_lock, actions": lambda: envs.combination_lock(n_actions=2**32),
+    "combination_lock, contexts": lambda: envs.combination_lock(horizon=10**5, n_contexts=10**6),
+    "random_finite, actions": lambda: envs.random_finite(n_actions=2**32),
+    "random_finite, states": lambda: envs.random_finite(n_states=10**6),
+    "random_finite, candidates": lambda: envs.random_finite(n_losses=10**6, n_contexts=10**5),
+    "random_linear, states": lambda: envs.random_linear(n_states=10**5),
+    "random_linear, dimension": lambda: envs.random_linear(dimension=10**6, n_states=100),
+    "random_softmax": lambda: envs.random_softmax(n_actions=10**12),
+    "inventory": lambda: envs.inventory(items=10, capacity=7, horizon=10**6),
+    "queue_network": lambda: envs.queue_network(queues=10, capacity=7, horizon=10**6),
+    "tabular losses": lambda: oracles.TabularLossClass().oracle(of.Layout([1, 2**30], 2**10)),
+    "tabular dynamics": lambda: oracles.TabularDynamicsClass().oracle(of.Layout([1, 10**5, 10**5], 2)),
+    "TrajectoryLog.collect": lambda: oracles.TrajectoryLog.collect(SMALL, 2**40),
+    "simulate": lambda: of.simulate(SMALL, of.agents.Uniform(SMALL.layout), 2**40),
+    "trial_bandit": lambda: envs.trial_bandit(by="age", groups=10**12),
+}
+"""Each asks for terabytes, mostly through small arguments."""
+SMALL = envs.make("random-finite")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_what_fits_into_no_memory_is_refused_before_it_is_taken(name):
+    if name == "trial_bandit":
+        pytest.importorskip("lifelines")
+    most, message = peak(SIZES[name])
+    assert most < 1 << 26
+    assert re.search(r"more than half of the .* GiB of memory|too many|support is missing|a whole number from", message)
+
+
+def test_the_memory_of_a_control_group_or_a_limit_counts():
+    script = (
+        "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))\n"
+        "import opo_fast as of\n"
+        "of.Layout([1, 2**20], 63)\n"
+        "try: of.Layout([1, 2**20], 128)\n"
+        "except of.OpoError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert "the losses of 1048577 states and 128 actions take 1 GiB, more than half of the 1 GiB of memory" in said
 
 
 def test_of_an_archive_only_what_is_named_is_unpacked_and_that_within_a_bound(tmp_path, monkeypatch):

@@ -325,7 +325,7 @@ CALLS = {
     ),
     "from_prism": (
         envs.from_prism,
-        {"transitions": "chain.tra", "labels": None, "rewards": (), "start": 0, "deadlocks": "error",
+        {"transitions": "chain.tra", "labels": None, "states": None, "rewards": (), "start": 0, "deadlocks": "error",
          "reward_range": (0.0, 1.0), "name": "x"},
     ),
     "gathering_table": (envs.gathering_table, {"attack": 0.1, "gold": 1.0, "gem": 0.0, "attacked": 0.0}),
@@ -439,10 +439,15 @@ WRONG = {
     "ragged": [[1], [1, 2]],
     "function": lambda *arguments: None,
     "complex": 1j,
+    "array": np.array([2.5, math.nan]),
+    "array without axes": np.array("zz"),
+    "empty array": np.zeros((2, 0)),
+    "long text": "zz" * 150,
 }
 CALLED = {
     "agents": "agent", "name": "agent", "contexts": "context|log", "trajectories": "trajectory|log", "value": "refit", "source": "oracle",
     "arrays": "transitions", "width": "noise", "env": "P", "data": "the study|missing", "store": "folder", "models": "candidate|context",
+    "R": "rewards", "rewards": "action_mask",
 }  # fmt: skip
 """What else a message may call an argument, such as one of several."""
 

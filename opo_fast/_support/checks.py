@@ -20,6 +20,7 @@ __all__ = [
     "as_array",
     "as_distribution",
     "as_dtype",
+    "as_list",
     "as_losses_2d",
     "as_path",
     "as_real",
@@ -29,6 +30,7 @@ __all__ = [
     "instance",
     "items",
     "labels_of",
+    "one_of",
     "pair_of",
     "read_only",
     "real",
@@ -109,14 +111,32 @@ def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, str
     return number
 
 
+def as_list(values: Any) -> list[Any] | None:
+    """`values`, any iterable but a text, as a list; None for anything else."""
+    try:
+        # An array without axes has __iter__, too.
+        iterator = None if isinstance(values, (str, bytes)) else iter(values)
+    except TypeError:
+        iterator = None
+    return None if iterator is None else list(iterator)
+
+
 def items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any]:
     """`values`, any iterable but a text, as a list (with `some` not empty) of what `of` names in the plural, or an error."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    listed = as_list(values)
+    if listed is None:
         raise OpoError(f"{name} is a {type(values).__name__}: a sequence of {of} is needed")
-    listed = list(values)
     if some and not listed:
         raise OpoError(f"{name}: at least one is needed, got none")
     return listed
+
+
+def one_of(value: Any, name: str, choices: Iterable[str]) -> None:
+    """Refuse a `value` that is none of these texts."""
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        needed = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
+        raise OpoError(f"{name} is {shown(value)}: {needed} is needed")
 
 
 def instance(value: Any, name: str, *kinds: type, needed: str = "") -> None:
@@ -153,7 +173,10 @@ def labels_of(values: Any, n: int, name: str, of: str) -> tuple[str, ...]:
 
 def pair_of(value: Any, name: str, of: str) -> tuple[float, float]:
     """Two finite numbers."""
-    entries = items(value, name, "two numbers") if not isinstance(value, (str, bytes)) and isinstance(value, Iterable) else []
+    try:
+        entries = items(value, name, "numbers")
+    except OpoError:
+        entries = []
     if len(entries) != 2:
         raise OpoError(f"{name} is {shown(value)}: a pair {of} is needed")
     return real(entries[0], f"{name}[0]", least=-np.inf), real(entries[1], f"{name}[1]", least=-np.inf)

@@ -52,6 +52,10 @@ class Fields:
         """A field that is a state itself."""
         return Fields(self.value(key), self.source, self.place(key))
 
+    def plain(self) -> dict[str, Any]:
+        """All fields as they are."""
+        return dict(self.state)
+
     def whole(self, key: str, *, least: int = 0, most: int = LARGEST) -> int:
         """A whole number within [least, most]."""
         return whole(self.value(key), self.place(key), least=least, most=most)

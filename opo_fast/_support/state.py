@@ -17,7 +17,7 @@ from ..errors import OpoError
 from .checks import instance
 from .files import reading, writing
 
-__all__ = ["decode", "encode", "holds", "read_state", "write_state"]
+__all__ = ["decode", "encode", "holds", "peek", "read_state", "write_state"]
 
 Array = npt.NDArray[Any]
 
@@ -79,8 +79,10 @@ def decode(value: Any, where: str = "state", arrays: Mapping[str, Any] | None = 
     """Undo `encode`; anything else than what it gave is an error that names the place."""
     if isinstance(value, list):
         return [decode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
-    if not isinstance(value, dict):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if not isinstance(value, dict):
+        raise OpoError(f"{where} is a {type(value).__name__}, which no state holds: {_NEEDED}")
     if "$" not in value:
         return {key: decode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
     kind, of = value["$"], value.get("of")
@@ -146,6 +148,13 @@ def read_state(path: str | os.PathLike[str], what: str = "a state that was saved
         if not isinstance(state, dict):
             raise OpoError(f"it holds a {type(state).__name__} instead of names and values")
         return state
+
+
+def peek(path: str | os.PathLike[str], key: str, what: str) -> Any:
+    """One plain value of what `write_state` wrote; no array is unpacked."""
+    with reading(path, what), zipfile.ZipFile(path) as archive:
+        members = _Members(archive, max(ALWAYS, GROWTH * os.path.getsize(path)))
+        return json.loads(str(members[_JSON]))[key]
 
 
 class _Members(Mapping[str, Array]):

@@ -38,24 +38,34 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, real, whole
+from .._support.checks import as_real, instance, items, real, shown, whole
 from .._support.fields import Fields, agrees, as_fit
 from .._support.state import read_state, write_state
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory
 from ..model.layout import Layout, as_mask, uniform_policy
+from ..model.names import Names
 
-__all__ = ["BaseAgent", "checked_fit", "oracle_state", "restore_oracle"]
+__all__ = ["BaseAgent", "Recommendation", "checked_fit", "oracle_state", "restore_oracle"]
 
 Array = npt.NDArray[Any]
 State = dict[str, Any]
 Self = TypeVar("Self", bound="BaseAgent")
 SOURCE = "what an agent's state() gave"
+
+
+class Recommendation(NamedTuple):
+    """What `BaseAgent.recommend` says: the likeliest action, its name, its probability, and the probabilities (A,) of all."""
+
+    action: int
+    name: str
+    probability: float
+    probabilities: Array
 
 
 class BaseAgent:
@@ -75,6 +85,7 @@ class BaseAgent:
     """
 
     planning_calls = 0
+    _names: Names | None = None
     planned: int | None = None
     """Number of episodes that the theory's parameters are for, where they were asked for."""
 
@@ -87,6 +98,62 @@ class BaseAgent:
     def policy(self, context: Any) -> Array:
         """The policy (n_states, A) of the coming episode at `context`. A pure query."""
         raise NotImplementedError
+
+    @property
+    def names(self) -> Names | None:
+        """What states and actions are called; `agents.make` takes them from the environment, and they may be set."""
+        return self._names
+
+    @names.setter
+    def names(self, names: Names | None) -> None:
+        if names is not None:
+            instance(names, "names", Names, needed="an opo_fast.Names, or None,")
+            names.check(self.layout)
+        self._names = names
+
+    def recommend(self, context: Any, stage: int, state: int | str) -> Recommendation:
+        """What the coming policy does in one state.
+
+        Parameters
+        ----------
+        context : hashable or ndarray
+        stage : int
+            Layer of the state, counted from 0.
+        state : int or str
+            The number of the state inside its layer, counted from 0, or its name where the agent's `names` have it.
+
+        Returns
+        -------
+        Recommendation
+            The likeliest action (of equals the lowest), its name, and the probabilities of all.
+        """
+        names = self.names or Names()
+        number = self.layout.state(stage, names.find(self.layout, stage, state))
+        row = np.array(self.policy(context)[number])
+        action = int(row.argmax())
+        return Recommendation(action, names.action(action), float(row[action]), row)
+
+    def record(self, context: Any, states: Sequence[int | str], actions: Sequence[int | str], losses: npt.ArrayLike) -> None:
+        """Observe one episode, told in the terms of `recommend`.
+
+        Parameters
+        ----------
+        context : hashable or ndarray
+        states : sequence of H numbers or names
+            The number of each state inside its layer, or its name.
+        actions : sequence of H numbers or names
+        losses : array_like, shape (H,)
+            In [0, 1].
+        """
+        names, layout = self.names or Names(), self.layout
+        states, actions = items(states, "states", "states"), items(actions, "actions", "actions")
+        for name, listed in (("states", states), ("actions", actions)):
+            if len(listed) != layout.horizon:
+                raise OpoError(f"{name} has {len(listed)} entries: one for each of the {layout.horizon} layers is needed")
+        numbers = [layout.state(h, names.find(layout, h, state)) for h, state in enumerate(states)]
+        played = [names.find_action(layout, action) for action in actions]
+        losses = as_real(losses, "losses")
+        self.observe(Trajectory(context, np.array([*numbers, layout.n_states]), np.array(played, np.int64), losses))
 
     def uniform(self) -> Array:
         """The policy that is uniform over the allowed actions."""
@@ -146,9 +213,9 @@ class BaseAgent:
         fields = Fields(state, SOURCE)
         theirs = fields.inner("settings").state
         for key, value in self.settings().items():
-            if not agrees(theirs.get(key), value):
-                shown, wanted = (repr(x) if len(repr(x)) < 200 else "another" for x in (theirs.get(key), value))
-                raise OpoError(f"state belongs to an agent whose {key} is {shown}: {wanted} is needed, as this agent has")
+            place, found, wanted = _difference(key, theirs.get(key), value)
+            if place:
+                raise OpoError(f"state belongs to an agent whose {place} is {shown(found)}: {shown(wanted)} is needed, as this agent has")
         episode, planning_calls = fields.whole("episode"), fields.whole("planning_calls")
         before = self.state()
         try:
@@ -176,6 +243,18 @@ class BaseAgent:
         """Restore what `save` wrote, into an agent built with the same arguments; returns the agent."""
         self.restore(read_state(path))
         return self
+
+
+def _difference(place: str, found: Any, wanted: Any) -> tuple[str, Any, Any]:
+    """Where a stored setting differs from this agent's, and both values; no place where they agree."""
+    if agrees(found, wanted):
+        return "", None, None
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        for key in wanted:
+            inner = _difference(f"{place}.{key}", found.get(key), wanted[key])
+            if inner[0]:
+                return inner
+    return place, found, wanted
 
 
 def check_layout(layout: Any) -> None:

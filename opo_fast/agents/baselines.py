@@ -10,6 +10,7 @@ import numpy.typing as npt
 from .._support.checks import having, real
 from .._support.lru import LRU
 from ..model.contextual import context_key
+from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import Backend, check_backend, solve
 from .base import BaseAgent
@@ -45,6 +46,10 @@ class Greedy(OracleAgent):
     def policy(self, context: Any) -> Array:
         """The optimum of the newest fits at `context`."""
         return self.plan(context).policy.copy()
+
+    def policy_under(self, model: LayeredMDP, episode: int) -> Array:
+        """The policy of an episode, counted from 0, whose fits give `model`."""
+        return solve(model, backend=self.backend).policy
 
     def value(self, context: Any) -> float:
         """V(s_1) of the newest fits' optimum."""
@@ -86,12 +91,22 @@ class EpsilonGreedy(Greedy):
     @property
     def epsilon(self) -> float:
         """Probability to play at random in each step of the coming episode."""
-        return min(1.0, self.scale * (self.episode + 1) ** (-1 / 3)) if self.constant is None else self.constant
+        return self._epsilon(self.episode)
+
+    def _epsilon(self, episode: int) -> float:
+        return min(1.0, self.scale * (episode + 1) ** (-1 / 3)) if self.constant is None else self.constant
 
     def policy(self, context: Any) -> Array:
         """The mixture of the greedy and the uniform policy."""
-        epsilon = self.epsilon
-        return (1 - epsilon) * self.plan(context).policy + epsilon * self.uniform()
+        return self._mixture(self.plan(context).policy, self.episode)
+
+    def policy_under(self, model: LayeredMDP, episode: int) -> Array:
+        """See `Greedy.policy_under`."""
+        return self._mixture(super().policy_under(model, episode), episode)
+
+    def _mixture(self, greedy: Array, episode: int) -> Array:
+        epsilon = self._epsilon(episode)
+        return (1 - epsilon) * greedy + epsilon * self.uniform()
 
     def settings(self) -> dict[str, Any]:
         """See `BaseAgent.settings`."""

@@ -109,19 +109,24 @@ class ChainAgent(OracleAgent):
         if self.backend == "numpy":
             return self._literal_policy(context)
         chain, lane = self.engine.chain(context, self.history, self.steps)
-        return self._full(chain.policy(lane))
+        return self.full(chain.policy(lane))
 
-    def forced_policy(self) -> Array:
-        """The policy of the coming episode while it is forced: the t-th allowed action in every state in episode t."""
+    def forced_policy(self, episode: int | None = None) -> Array:
+        """The policy of an episode, counted from 0, that is forced: the t-th allowed action in every state in episode t.
+
+        Default: the coming one.
+        """
+        episode = self.episode if episode is None else episode
         if self.action_mask is None:
-            choice = np.full(self.layout.n_states, self.episode)
+            choice = np.full(self.layout.n_states, episode)
         else:
             order = np.argsort(~self.action_mask, axis=1, kind="stable")
-            choice = order[np.arange(self.layout.n_states), self.episode % self.action_mask.sum(axis=1)]
+            choice = order[np.arange(self.layout.n_states), episode % self.action_mask.sum(axis=1)]
         policy: Array = np.eye(self.layout.n_actions)[choice]
         return policy
 
-    def _full(self, rows: Array) -> Array:
+    def full(self, rows: Array) -> Array:
+        """The (n_states, A) array of one number per allowed pair, a copy; 0 elsewhere."""
         if self.action_mask is None:
             return rows.reshape(self.layout.shape).copy()
         full = np.zeros(self.layout.shape)

@@ -44,6 +44,8 @@ class OracleAgent(BaseAgent):
     ----------
     fits : tuple
         The fits of losses and dynamics on all data so far.
+    first_fits : tuple
+        Those from before the first episode.
     held_out : tuple of float
         Sum of squared errors and of -log P along the last observed trajectory, under the fits from before it.
     """
@@ -64,6 +66,7 @@ class OracleAgent(BaseAgent):
         self.dynamics_oracle = dynamics_oracle(dynamics_class, layout, self.action_mask)
         self.fits: tuple[Hashable, Hashable] = (None, None)
         self._refit()
+        self.first_fits: tuple[Hashable, Hashable] = self.fits
         self.held_out = (float("nan"), float("nan"))
         self._plans: LRU[Solution] = LRU(PLANS)
 
@@ -102,6 +105,7 @@ class OracleAgent(BaseAgent):
                     oracle.restore(state)
             raise
         self._refit()
+        self.first_fits = self.fits
 
     def observe(self, trajectory: Trajectory) -> None:
         """Add one episode to both oracles and refit; a bad trajectory changes nothing."""

@@ -13,6 +13,7 @@ import numpy as np
 from .._support.checks import instance
 from ..algorithm.parameters import PRACTICAL
 from ..errors import OpoError
+from ..model.names import Names
 from .bandits import FALCON, POCMAB, UCCB, RegCB, SquareCB
 from .base import check_layout
 from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
@@ -192,7 +193,10 @@ def make(
         if key != "cmdp" and not hasattr(env, key):
             raise OpoError(f"env is a {type(env).__name__} without {key}: agent {name!r} needs it")
         first.append(env if key == "cmdp" else getattr(env, key))
-    return entry.factory(*first, **arguments)
+    agent = entry.factory(*first, **arguments)
+    if hasattr(agent, "names"):
+        agent.names = Names.of(env)
+    return agent
 
 
 def _contexts(env: Any) -> Any:

@@ -194,6 +194,15 @@ class ChainEngine:
             chain.measured = chain.nbytes
             self._nbytes += chain.measured
 
+    @property
+    def together(self) -> int:
+        """How many contexts a chain takes."""
+        return LANES if self.packed else 1
+
+    def apart(self, contexts: Sequence[Any]) -> Chain:
+        """A chain of at most `together` contexts before its first step, which the engine does not keep: to go through it once more."""
+        return (PackedChain if self.packed else SingleChain)(self, list(contexts))
+
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> Chain:
         form = PackedChain if self.packed else SingleChain
         chain = form(self, [context for _, context in members])

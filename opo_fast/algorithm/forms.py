@@ -21,7 +21,8 @@ from ..kernels.packed_self_tuning import packed_self_tuning_steps
 from ..kernels.plausible import TABLE
 from ..kernels.self_tuning import self_tuning_steps
 from ..model.layout import aligned
-from ..model.operations import Scratch, chunk_of, visit_once
+from ..model.operations import visit_once
+from ..model.scratch import Scratch, chunk_of
 from ..model.transitions import DENSE, Transitions
 from .chain import Chain
 from .history import Fits

@@ -17,7 +17,8 @@ from .._support.checks import instance, real
 from ..errors import OpoError
 from ..model import reference
 from ..model.layered import LayeredMDP
-from .decomposition import Step, allowed_pairs, expected_next
+from ..model.reference import expected_next
+from .steps import Step, allowed_pairs
 
 __all__ = ["EquationCheck", "algorithm_checks"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._support.checks import instance, real, whole
+from .._support.checks import instance, real, shown, whole
 from ..algorithm.parameters import log_size, log_term, parameters
 from ..algorithm.self_tuning import START_GAP
 from ..errors import OpoError
@@ -32,7 +32,10 @@ class Bounds(NamedTuple):
     inaccurate, under_explored, explored : float
         The three bonus sums, over the events A, not A and B, not A and not B (cases 1 to 3), in expectation over contexts.
     bonus_sum : float
-        Lemma (bonus bound): the expected sum of bonuses, with probability 1 - delta / 4.
+        Their sum: the expected sum of bonuses, with probability 1 - delta / 4.
+    bonus_lemma : float
+        The same as the lemma (bonus bound) states it, with H + 2 H^2 rounded up to 3 H^2: 6 T H^3 log(4 T H |P| / delta) / gamma
+        and 7 times `under_explored`.
     term_i, term_iii, term_iv : float
         Lemmas of section 4.1; term_i has twice the bonus sum in it.
     expected : float
@@ -45,6 +48,8 @@ class Bounds(NamedTuple):
         The regret with probability 1 - delta: `expected_balanced` and the Azuma term 2H sqrt(2T log(8 / delta)).
     regret_tight : float
         The same from `expected`.
+    regret_from_lemmas : float
+        The same from `expected_from_lemmas`, which is what the lemmas of the paper prove.
     trivial : float
         H T, which no policy exceeds.
     """
@@ -55,6 +60,7 @@ class Bounds(NamedTuple):
     under_explored: float
     explored: float
     bonus_sum: float
+    bonus_lemma: float
     term_i: float
     term_iii: float
     term_iv: float
@@ -63,6 +69,7 @@ class Bounds(NamedTuple):
     expected_balanced: float
     regret: float
     regret_tight: float
+    regret_from_lemmas: float
     trivial: float
 
 
@@ -78,6 +85,7 @@ def bounds(
     beta_dynamics: float | None = None,
     gamma: float | None = None,
     gamma_visits: float | None = None,
+    term_iii: float | None = None,
 ) -> Bounds:
     """The explicit constants of every statement of the paper for given sizes and parameters.
 
@@ -95,6 +103,11 @@ def bounds(
     gamma, gamma_visits : float, optional
         The thresholds of the events A and B (section 4.2). Default: min{beta_loss, beta_dynamics} / (864 H^4), and half of the
         least beta. The paper needs 432 H^4 gamma <= gamma_visits <= min{beta_loss, beta_dynamics} / 2.
+    term_iii : float, optional
+        What bounds term (iii) in the place of H log|A| / eta + eta T H^3 / 2. For self-tuning OPO that was given this number of
+        episodes: twice the mixability gaps that a run reports (`hedge_bound` of its diagnostics, in expectation over contexts),
+        or `adahedge_bound` ahead of a run. Its other lower bound on Q only lowers term (i) and leaves term (iv) as it is while
+        the truth is plausible, so what holds with probability 1 - delta does with 1 - 2 delta there.
 
     Raises
     ------
@@ -106,9 +119,10 @@ def bounds(
     delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
     sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
     theirs = parameters(layout, t, **sizes, delta=delta)
-    rate, b_l, b_p = (
+    rate = theirs.eta if eta is None else real(eta, "eta", strict=True)
+    b_l, b_p = (
         real(default if given is None else given, name, strict=True)
-        for given, default, name in zip((eta, beta_loss, beta_dynamics), theirs, ("eta", "beta_loss", "beta_dynamics"), strict=True)
+        for given, default, name in zip((beta_loss, beta_dynamics), theirs[1:], ("beta_loss", "beta_dynamics"), strict=True)
     )
     least, h = min(b_l, b_p), layout.horizon
     gamma_visits = real(least / 2 if gamma_visits is None else gamma_visits, "gamma_visits", strict=True)
@@ -126,12 +140,17 @@ def bounds(
     hellinger = 2 * h * (math.log(4) + log_dynamics)
     inaccurate = (h + 2 * h**2) / gamma * t * hellinger
     bonus_sum = inaccurate + 7 * spread
+    bonus_lemma = 3 * h**2 / gamma * t * hellinger + 7 * spread
     errors = 112 * t * h**3 * log_both / b_l + 25 * t * h**4 * (math.log(8) + log_dynamics) / b_p
-    term_iii = h * math.log(layout.n_actions) / rate + rate / 2 * t * h**3
+    # With a single action the theorem's eta is 0, and there is nothing to lose.
+    own = h * math.log(layout.n_actions) / rate + rate / 2 * t * h**3 if rate else 0.0
+    term_iii = own if term_iii is None else real(term_iii, "term_iii")
     term_i, term_iv = h + errors + 2 * bonus_sum, h * (h + 1) + errors
     top = 5184 * t * h**7 * log_both
-    expected = h + h * (h + 1) + 2 * errors + 5184 * t * h**7 * (math.log(4) + log_dynamics) / least + 7 * spread + term_iii
-    balanced = top / b_l + 7 * b_l * pairs + top / b_p + 14 * h * b_p * pairs + top / least + term_iii + 2 * (h + 1) ** 2
+    expected = h + h * (h + 1) + 2 * errors + bonus_lemma + term_iii
+    from_lemmas = term_i + term_iii + term_iv
+    inverse = 6 * t * h**3 * log_both / gamma
+    balanced = top / b_l + 7 * b_l * pairs + top / b_p + 14 * h * b_p * pairs + inverse + term_iii + 2 * (h + 1) ** 2
     azuma = 2 * h * math.sqrt(2 * t * math.log(8 / delta))
     return Bounds(
         squared=68 * h * (math.log(16) + log_losses),
@@ -140,14 +159,16 @@ def bounds(
         under_explored=spread,
         explored=6 * spread,
         bonus_sum=bonus_sum,
+        bonus_lemma=bonus_lemma,
         term_i=term_i,
         term_iii=term_iii,
         term_iv=term_iv,
         expected=expected,
-        expected_from_lemmas=term_i + term_iii + term_iv,
+        expected_from_lemmas=from_lemmas,
         expected_balanced=balanced,
         regret=balanced + azuma,
         regret_tight=expected + azuma,
+        regret_from_lemmas=from_lemmas + azuma,
         trivial=float(h) * t,
     )
 
@@ -169,20 +190,30 @@ def adahedge_bound(layout: Layout, episodes: int) -> float:
 
 
 def informative_from(
-    layout: Layout, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05, tight: bool = True
+    layout: Layout, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05, statement: str = "regret_tight"
 ) -> float:
-    """The number of episodes from which the regret bound is below H T, found by halving on a logarithmic scale.
+    """The number of episodes from which a bound at the theorem's parameters is below H T, found by halving on a logarithmic scale.
 
     Parameters
     ----------
-    tight : bool
-        Of the theorem's first line instead of its balanced one.
+    layout, loss_class_size, dynamics_class_size, delta
+        As in `bounds`.
+    statement : str
+        One of the fields of `Bounds` but "trivial".
+
+    Returns
+    -------
+    float
+        At most 10^100, which stands for never.
     """
+    known = [name for name in Bounds._fields if name != "trivial"]
+    if statement not in known:
+        raise OpoError(f"statement is {shown(statement)}: one of {', '.join(known)} is needed")
     low, high = 0.0, math.log2(MOST_EPISODES)
     while high - low > 1e-3:
         middle = (low + high) / 2
         found = bounds(layout, int(2.0**middle), loss_class_size=loss_class_size, dynamics_class_size=dynamics_class_size, delta=delta)
-        low, high = (low, middle) if (found.regret_tight if tight else found.regret) < found.trivial else (middle, high)
+        low, high = (low, middle) if getattr(found, statement) < found.trivial else (middle, high)
     return float(2.0**high)
 
 

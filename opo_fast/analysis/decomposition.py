@@ -1,7 +1,6 @@
-"""The regret of a run of OPO, split into the terms of the paper's proof.
+"""The regret of a run, split into the terms of the paper's proof.
 
-The proof looks at one context at a time. `optimistic_steps` goes through Algorithm 1's inner loop at a context with all that it
-computes on the way; `regret_decomposition` compares it with the true model of each context that was played.
+The proof looks at one context at a time: what an agent computed at a context (`steps`) is compared with the true model of the context.
 """
 
 from __future__ import annotations
@@ -14,153 +13,32 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import having, instance, items, real, whole
+from .._support.checks import having, items, truth
 from .._support.progress import bar
-from ..agents.opo import OPO
+from ..agents.base import BaseAgent
+from ..agents.baselines import Greedy
+from ..agents.chain_agent import ChainAgent
+from ..agents.rmucdd import listed_contexts
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, context_key
 from ..model.layered import LayeredMDP
-from ..model.operations import bonus, evaluate, occupancy, solve
+from ..model.operations import evaluate, occupancy, solve
+from ..model.reference import expected_next
 from ..runs.result import SimulationResult
+from .steps import Step, agent_steps, allowed_pairs, greedy_steps, history_at, optimistic_steps
 
-__all__ = ["ModelErrors", "RegretTerms", "Step", "history_at", "optimistic_steps", "regret_decomposition"]
+__all__ = [
+    "ModelErrors",
+    "RegretTerms",
+    "Step",
+    "Truth",
+    "allowed_pairs",
+    "history_at",
+    "optimistic_steps",
+    "regret_decomposition",
+]
 
 Array = npt.NDArray[Any]
-
-
-class Step(NamedTuple):
-    """Step t of Algorithm 1's inner loop at one context. Arrays have shape (n_states, A) unless said otherwise.
-
-    Attributes
-    ----------
-    model : LayeredMDP
-        The fits f^t and P^t.
-    policy : ndarray
-        pi^t, which is played in episode t.
-    visits : ndarray
-        N = sum_{i<t} q(s, a | pi^i, P^t), the denominator of the bonus less 1.
-    bonus_loss, bonus_dynamics : ndarray
-        b_{beta_loss} and b_{beta_dynamics} of eq. (2); the algorithm subtracts `bonus`.
-    q, v : ndarray
-        The optimistic estimates Q^t and V^t, `v` of shape (n_states,).
-    ahead : ndarray
-        P^t V^t, the estimate of the coming layers.
-    truncation : ndarray
-        By how much max{0, .} raises Q^t.
-    """
-
-    model: LayeredMDP
-    policy: Array
-    visits: Array
-    bonus_loss: Array
-    bonus_dynamics: Array
-    q: Array
-    v: Array
-    ahead: Array
-    truncation: Array
-
-    @property
-    def bonus(self) -> Array:
-        """b = b_{beta_loss} + 2 H b_{beta_dynamics} (Algorithm 1, bonus calculation)."""
-        return np.asarray(self.bonus_loss + 2 * self.model.layout.horizon * self.bonus_dynamics)
-
-
-def history_at(agent: OPO, context: Any, episodes: int | None = None) -> list[LayeredMDP]:
-    """The models f^t, P^t that the fits of an agent give at a context, those of episode 1 first.
-
-    Parameters
-    ----------
-    agent : OPO
-        After a run: entry t - 1 holds the fits on the data from before episode t.
-    context
-    episodes : int, optional
-        How many. Default: all, one more than the agent has observed, as the next episode's fits are there already.
-    """
-    instance(agent, "agent", OPO)
-    there = len(agent.history)
-    models: dict[Hashable, LayeredMDP] = {}
-    dynamics: dict[Hashable, LayeredMDP] = {}
-    listed = []
-    for k in range(there if episodes is None else whole(episodes, "episodes", least=1, most=there)):
-        fits = agent.history[k][:2]
-        if fits not in models:
-            # Of one fit the same transitions object, so that no pair of a policy and a dynamics is looked at twice.
-            known = dynamics.get(fits[1])
-            model = agent.model(fits, context) if known is None else known.with_losses(agent.loss_oracle.losses(fits[0], context))
-            models[fits] = dynamics[fits[1]] = model
-        listed.append(models[fits])
-    return listed
-
-
-def optimistic_steps(history: Iterable[LayeredMDP], *, eta: float, beta_loss: float, beta_dynamics: float) -> Iterator[Step]:
-    """Algorithm 1's inner loop at one context, one `Step` for each model.
-
-    Parameters
-    ----------
-    history : iterable of LayeredMDP
-        The models of steps t = 1, 2, ... at the context, as `history_at` gives them. Dynamics are the same where they are
-        the same transitions object: each pair of a policy and a dynamics is looked at once.
-    eta, beta_loss, beta_dynamics : float
-        At least 0.
-
-    Returns
-    -------
-    iterator of Step
-        One at a time, as all of them may not fit into memory.
-    """
-    models = items(history, "history", "models", some=True)
-    known: set[int] = set()
-    for k, model in enumerate(models):
-        instance(model, f"history[{k}]", LayeredMDP)
-        if id(model) in known:
-            continue
-        known.add(id(model))
-        if model.layout != models[0].layout or not np.array_equal(allowed_pairs(model), allowed_pairs(models[0])):
-            raise OpoError(f"history[{k}] has another layout or action mask than history[0]: {model!r}, {models[0]!r}")
-    return _steps(models, real(eta, "eta"), real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics"))
-
-
-def _steps(models: Sequence[LayeredMDP], eta: float, beta_loss: float, beta_dynamics: float) -> Iterator[Step]:
-    layout, allowed = models[0].layout, allowed_pairs(models[0])
-    policy, sum_q = models[0].uniform_policy(), np.zeros(layout.shape)
-    past: list[Array] = []
-    sums: dict[int, tuple[Array, int]] = {}
-    blocks: dict[int, list[Any]] = {}
-    for model in models:
-        key = id(model.transitions)
-        visits, counted = sums.get(key, (np.zeros(layout.shape), 0))
-        for earlier in past[counted:]:
-            visits = visits + occupancy(model, earlier)
-        sums[key] = visits, len(past)
-        if key not in blocks:
-            blocks[key] = model.transitions.arrays()
-        b_loss, b_dynamics = bonus(visits, beta_loss), bonus(visits, beta_dynamics)
-        optimistic = model.losses - (b_loss + 2 * layout.horizon * b_dynamics)
-        q, ahead, v = np.zeros(layout.shape), np.zeros(layout.shape), np.zeros(layout.n_states)
-        for h in reversed(range(layout.horizon)):
-            layer = layout.layer(h)
-            if h < layout.horizon - 1:
-                ahead[layer] = expected_next(blocks[key][h], v[layout.layer(h + 1)], ahead[layer].shape)
-            q[layer] = np.where(allowed[layer], np.maximum(0.0, optimistic[layer] + ahead[layer]), 0.0)
-            v[layer] = (policy[layer] * q[layer]).sum(axis=1)
-        truncation = np.where(allowed, q - (optimistic + ahead), 0.0)
-        yield Step(model, policy, visits, b_loss, b_dynamics, q, v, ahead, truncation)
-        past.append(policy)
-        # The softmax of the sum is the product of exponentials without its underflow.
-        sum_q += q
-        gaps = np.where(allowed, sum_q, np.inf)
-        weights = np.exp(-eta * np.where(allowed, gaps - gaps.min(axis=1, keepdims=True), 0.0)) * allowed
-        policy = weights / weights.sum(axis=1, keepdims=True)
-
-
-def allowed_pairs(model: LayeredMDP) -> Array:
-    mask: Array = np.ones(model.layout.shape, bool) if model.action_mask is None else model.action_mask
-    return mask
-
-
-def expected_next(block: Any, v_next: Array, shape: tuple[int, ...]) -> Array:
-    """sum_{s'} P(s'|s,a) v_next(s') for all pairs of a layer, dense or sparse."""
-    return np.asarray(block @ v_next).reshape(shape)
 
 
 class Truth:
@@ -189,6 +67,14 @@ class Truth:
         """The entries of `ModelErrors`."""
         parts = (self.mdp.losses - step.model.losses, ahead - step.ahead, step.bonus, step.truncation)
         return tuple(float((occupied * part).sum()) for part in parts)  # type: ignore[return-value]
+
+    def terms(self, step: Step) -> Array:
+        """A row of `RegretTerms`: regret, terms (i) to (iv), model errors along pi^t and along pi*; shape (13,)."""
+        value, ahead = float(evaluate(self.mdp, step.policy).v[0]), self.ahead(step.v)
+        bellman = float((self.reach * (step.q - self.mdp.losses - ahead)).sum())
+        terms = (value - self.value, value - step.v[0], step.v[0] - self.value, self.omd(step), bellman)
+        errors = self.errors(step, ahead, occupancy(self.mdp, step.policy)), self.errors(step, ahead, self.reach)
+        return np.array([*terms, *errors[0], *errors[1]])
 
     def distances(self, model: LayeredMDP) -> tuple[Array, Array]:
         """L1 and squared Hellinger distance of each pair's next states, P^t against P*."""
@@ -267,20 +153,33 @@ class RegretTerms(NamedTuple):
 
 
 def regret_decomposition(
-    cmdp: ContextualMDP, agent: OPO, run: SimulationResult | Iterable[Any], *, progress: bool | None = None
+    cmdp: ContextualMDP, agent: Any, run: SimulationResult | Iterable[Any], *, expected: bool = False, progress: bool | None = None
 ) -> RegretTerms:
-    """The terms into which the paper's proof splits the regret, for every episode of a run of OPO (section 4.1).
+    """The terms into which the paper's proof splits the regret, for every episode of a run (section 4.1).
 
-    Everything follows from the agent's fits and the contexts, so nothing needs to be recorded during the run. A policy chain
-    is gone through in NumPy once for each context that was played, up to its last episode.
+    Everything follows from the agent's fits and the contexts, so nothing needs to be recorded during the run. The engine goes through
+    the chain of each context once more, up to its last episode.
+
+    That regret = term_i + term_ii and term_ii = term_iii + term_iv are identities for any policy and any Q with V = <policy, Q>:
+
+    - OPO by hand, at the theory's constants and self-tuning: all terms. Of self-tuning OPO `truncation` is by how much Q is above the
+      paper's f - b + P V, which the bound over all that is plausible raises too.
+    - E-UC3RL, RM-UCDD: all terms, with Q raised to 0. Their policy minimises Q, so term (iii) is at most 0. The episodes in which
+      RM-UCDD is forced to play each action have a regret and no estimate: their terms are NaN.
+    - greedy, epsilon-greedy: Q and V of the played policy in the fitted model; bonus and truncation are 0, and term (iii) of greedy
+      at most 0. They keep no history, so the run's own result is needed.
+    - all others have no estimate V^t, and the terms are undefined: refused.
 
     Parameters
     ----------
     cmdp : ContextualMDP
-    agent : OPO
+    agent : ChainAgent or Greedy
         As the run left it, or later.
     run : SimulationResult, or iterable of contexts
         What `simulate` gave for an agent that was new; or the contexts of the agent's episodes, from the first one on.
+    expected : bool
+        In expectation over the contexts of `cmdp`, as the paper's terms are, instead of at the contexts that were played. They must be
+        listed, with their probabilities; the work is that of all contexts in all episodes.
     progress : bool, optional
         A bar on standard error. Default: on a terminal, once two seconds have passed.
 
@@ -291,40 +190,85 @@ def regret_decomposition(
     Raises
     ------
     OpoError
-        The agent has played fewer episodes, or the run is another agent's: its values are not those of this agent's policies.
+        An agent whose terms are undefined; it has played fewer episodes, or the run is another agent's: its values are not those of
+        this agent's policies; contexts that are not listed.
     """
     having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
-    instance(agent, "agent", OPO)
-    contexts = _contexts(run)
+    if not isinstance(agent, (ChainAgent, Greedy)):
+        kind = "an agent without an optimistic estimate V^t" if isinstance(agent, BaseAgent) else f"a {type(agent).__name__}"
+        raise OpoError(f"agent is {kind}, whose terms are undefined: opo, e-uc3rl, rm-ucdd, greedy or epsilon-greedy is needed")
+    contexts = contexts_of(run)
     if len(contexts) > agent.episode:
         raise OpoError(f"run has {len(contexts)} episodes: the agent that played them is needed, this one has observed {agent.episode}")
-    played: dict[Hashable, list[int]] = defaultdict(list)
+    wanted, weights = _wanted(cmdp, contexts, truth(expected, "expected"))
+    played = [context_key(context) for context in contexts]
+    keys = [context_key(context) for context, _ in wanted]
+    truths: dict[int, Truth] = {}
+    rows, regret = np.zeros((len(contexts), 13)), np.full(len(contexts), np.nan)
+    with bar("terms of the regret", sum(len(episodes) for _, episodes in wanted), progress) as show:
+        for done, (which, t, step) in enumerate(run_steps(agent, run, wanted)):
+            if which not in truths:
+                # Chains run in packs; of many contexts no more truths are kept than a pack needs.
+                truths = {which: Truth(cmdp.mdp(wanted[which][0])), **(truths if len(truths) < MOST_TRUTHS else {})}
+            row = truths[which].terms(step)
+            rows[t] += weights[which] * row
+            if keys[which] == played[t]:
+                regret[t] = row[0]
+            show(done + 1)
+    _forced(cmdp, agent, wanted, weights, rows)
+    _same_run(run, regret, first=getattr(getattr(agent, "rule", None), "forced", 0))
+    total, i, ii, iii, iv, *errors = rows.T.copy()
+    return RegretTerms(total, i, ii, iii, iv, ModelErrors(*errors[:4]), ModelErrors(*errors[4:]))
+
+
+MOST_TRUTHS = 64
+
+
+def run_steps(agent: Any, run: Any, wanted: Sequence[tuple[Any, Sequence[int]]]) -> Iterator[tuple[int, int, Step]]:
+    """The steps of a run at given contexts and episodes, whatever its agent."""
+    return agent_steps(agent, wanted) if isinstance(agent, ChainAgent) else greedy_steps(agent, _fits(agent, run), wanted)
+
+
+def listed(cmdp: Any) -> list[tuple[Any, float]]:
+    """The contexts of positive probability, each with it, or an error."""
+    contexts, chances = listed_contexts(cmdp), getattr(cmdp, "probabilities", None)
+    if contexts is None or chances is None:
+        raise OpoError("cmdp does not list its contexts with their probabilities: an expectation over them needs both")
+    return [(context, float(p)) for context, p in zip(contexts, chances, strict=True) if p > 0]
+
+
+def _wanted(cmdp: Any, contexts: Sequence[Any], expected: bool) -> tuple[list[tuple[Any, Sequence[int]]], list[float]]:
+    """Which contexts are looked at in which episodes, and their weights."""
+    if expected:
+        pairs = listed(cmdp)
+        return [(context, range(len(contexts))) for context, _ in pairs], [p for _, p in pairs]
+    episodes: dict[Hashable, list[int]] = defaultdict(list)
     for t, context in enumerate(contexts):
-        played[context_key(context)].append(t)
-    rows = np.empty((len(contexts), 13))
-    if agent.eta is None or agent.beta_loss is None or agent.beta_dynamics is None:
-        raise OpoError('agent tunes itself: its steps are not those of Algorithm 1 (use tuning="theory", or parameters by hand)')
-    given = {"eta": agent.eta, "beta_loss": agent.beta_loss, "beta_dynamics": agent.beta_dynamics}
-    done = 0
-    with bar("terms of the regret", sum(episodes[-1] + 1 for episodes in played.values()), progress) as show:
-        for episodes in played.values():
-            context, wanted = contexts[episodes[0]], set(episodes)
-            truth = Truth(cmdp.mdp(context))
-            for t, step in enumerate(optimistic_steps(history_at(agent, context, episodes[-1] + 1), **given)):
-                if t in wanted:
-                    value, ahead = float(evaluate(truth.mdp, step.policy).v[0]), truth.ahead(step.v)
-                    bellman = float((truth.reach * (step.q - truth.mdp.losses - ahead)).sum())
-                    terms = (value - truth.value, value - step.v[0], step.v[0] - truth.value, truth.omd(step), bellman)
-                    mine = truth.errors(step, ahead, occupancy(truth.mdp, step.policy))
-                    rows[t] = *terms, *mine, *truth.errors(step, ahead, truth.reach)
-                done += 1
-                show(done)
-    regret, i, ii, iii, iv, *errors = rows.T.copy()
-    _same_run(run, regret)
-    return RegretTerms(regret, i, ii, iii, iv, ModelErrors(*errors[:4]), ModelErrors(*errors[4:]))
+        episodes[context_key(context)].append(t)
+    return [(contexts[at[0]], at) for at in episodes.values()], [1.0] * len(episodes)
 
 
-def _contexts(run: Any) -> list[Any]:
+def _fits(agent: Greedy, run: Any) -> list[tuple[int, int]]:
+    """The fits of each episode of a greedy planner's run: those after the episode before."""
+    if not isinstance(run, SimulationResult):
+        raise OpoError(f"run is a {type(run).__name__}: the SimulationResult is needed, as {agent.name} keeps no history of its fits")
+    found = list(zip(run.loss_fit.tolist(), run.dynamics_fit.tolist(), strict=True))
+    if any(fit < 0 for pair in found for fit in pair):
+        raise OpoError("run has no numbers of its fits: oracles whose fits are whole numbers are needed")
+    return [agent.first_fits, *found[:-1]]
+
+
+def _forced(cmdp: Any, agent: Any, wanted: Sequence[tuple[Any, Sequence[int]]], weights: Sequence[float], rows: Array) -> None:
+    """Of episodes that are forced the regret alone."""
+    forced = agent.rule.forced if isinstance(agent, ChainAgent) else 0
+    rows[:forced, 1:] = np.nan
+    for (context, episodes), weight in zip(wanted, weights, strict=True):
+        for t in [t for t in episodes if t < forced]:
+            mdp = cmdp.mdp(context)
+            rows[t, 0] += weight * float(evaluate(mdp, agent.forced_policy(t)).v[0] - solve(mdp).v[0])
+
+
+def contexts_of(run: Any) -> list[Any]:
     """The context of every episode of a run."""
     if not isinstance(run, SimulationResult):
         return items(run, "run", "contexts", some=True)
@@ -333,12 +277,12 @@ def _contexts(run: Any) -> list[Any]:
     return [run.contexts[number] for number in run.context_index]
 
 
-def _same_run(run: Any, regret: Array) -> None:
-    """Refuse an agent that did not play the run."""
+def _same_run(run: Any, regret: Array, first: int = 0) -> None:
+    """Refuse an agent that did not play the run, from its episode `first` on; in expectation, of contexts that are listed alone."""
     recorded = run.regret if isinstance(run, SimulationResult) else regret
-    bad = np.flatnonzero(~(np.abs(recorded - regret) <= 1e-6))
+    bad = np.flatnonzero(~(np.abs(recorded - regret)[first:] <= 1e-6))
     if bad.size:
-        t = int(bad[0])
+        t = first + int(bad[0])
         raise OpoError(
             f"run: the regret of episode {t + 1} is {float(recorded[t])!r}, and {float(regret[t])!r} for this agent: "
             "the agent that played the run, new at its start, is needed"

@@ -16,7 +16,8 @@ from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import evaluate, occupancy
-from .decomposition import Step, Truth, allowed_pairs
+from .decomposition import Truth
+from .steps import Step, allowed_pairs
 
 __all__ = ["LemmaCheck", "OracleErrors", "lemma_checks", "oracle_errors", "oracle_guarantees"]
 

@@ -22,11 +22,13 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS = {
     "run": "opo_fast.cli.run",
     "show": "opo_fast.cli.show",
+    "policy": "opo_fast.cli.policy",
     "envs": "opo_fast.cli.envs",
     "agents": "opo_fast.cli.agents",
     "describe": "opo_fast.cli.describe",
     "theory": "opo_fast.cli.theory",
     "compare": "opo_fast.cli.compare",
+    "tune": "opo_fast.cli.tune",
     "study": "opo_fast.cli.study",
     "offline": "opo_fast.cli.offline",
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,6 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from .. import envs
+from .._support.checks import having
+from .._support.modules import load
 from .._support.text import printable
 from ..errors import OpoError
 
@@ -25,15 +30,22 @@ __all__ = [
     "command",
     "cell",
     "console",
+    "environment",
     "environment_options",
+    "of_the_user",
+    "short",
     "safe",
     "show_table",
+    "value_of",
 ]
 
 SHOWN = 12
 """Contexts that a table shows."""
 
-Env = Annotated[str, typer.Argument(metavar="ENV", help="Environment; `opo-fast envs` lists them.")]
+Env = Annotated[
+    str,
+    typer.Argument(metavar="ENV", help="Environment; `opo-fast envs` lists them. Or the path of a model, or module:function of your own."),
+]
 Horizon = Annotated[int | None, typer.Option(help="Steps of an episode. Default: the environment's own.")]
 Settings = Annotated[
     list[str] | None,
@@ -86,9 +98,33 @@ def environment_options(horizon: int | None, settings: Sequence[str] | None) -> 
         key, equals, text = setting.partition("=")
         if not equals or not key:
             raise OpoError(f"--set is {setting!r}: KEY=VALUE is needed, as in --set loss=death")
-        try:
-            value: Any = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            value = text
-        options[key.replace("-", "_")] = value
+        options[key.replace("-", "_")] = value_of(text)
     return options
+
+
+def value_of(text: str) -> Any:
+    """A number, a list or another literal; the text itself where it is none."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def of_the_user(name: str) -> bool:
+    """Whether an environment is a function of the user's, ``module:function``, instead of a name or a file."""
+    return ":" in name and not os.path.isfile(name)
+
+
+def environment(name: str, horizon: int | None = None, settings: Sequence[str] | None = None) -> Any:
+    """The environment of a name, of a file, or of a function ``module:function``; modules in the working directory come first."""
+    options = environment_options(horizon, settings)
+    if not of_the_user(name):
+        return envs.make(name, **options)
+    made = load(name, os.getcwd())(**options)
+    having(made, name, ("layout", "sample_context"), "a ContextualMDP, or an environment of samples,")
+    return made
+
+
+def short(name: str) -> str:
+    """The name of an environment inside the name of a folder."""
+    return name.replace(":", "-") if of_the_user(name) else pathlib.Path(name).stem

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import shlex
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,15 +12,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .. import __version__, agents, envs
+from .. import __version__, agents
 from .._support.checks import whole
 from .._support.files import as_folder
 from .._support.text import count, figure, printable, share
 from .._support.threads import get_threads, set_threads
 from ..errors import OpoError
 from ..runs.result import DIAGNOSTICS, ContextSummary, SimulationResult
-from ..runs.simulation import simulate
-from .options import SHOWN, Env, Horizon, Plot, Settings, Threads, cell, command, console, environment_options, safe, show_table
+from ..runs.simulation import Simulation, play_out
+from .options import SHOWN, Env, Horizon, Plot, Settings, Threads, cell, command, console, safe, short, show_table
+from .session import RUN, Setup, load_run
 
 __all__ = ["advice", "app", "number", "show_result", "values_table"]
 
@@ -27,9 +30,10 @@ app = command()
 
 @app.command()
 def run(
+    ctx: typer.Context,
     env: Env = "icu-sepsis",
     agent: Annotated[str, typer.Option(help="Learner: " + ", ".join(agents.names()) + ".")] = "opo",
-    episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes T.")] = 2000,
+    episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes T; with --resume of the whole run.")] = 2000,
     horizon: Horizon = None,
     seed: Annotated[int, typer.Option(help="Same seed, same result to the last bit; agents with one seed see the same contexts.")] = 0,
     bonus_scale: Annotated[
@@ -50,7 +54,10 @@ def run(
     threads: Threads = None,
     out: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Folder for result.npz and regret.png. Default: runs/ENV-AGENT-seedN, numbered where it exists already."),
+        typer.Option(help="Folder of the run. Default: runs/ENV-AGENT-seedN, numbered where it exists already."),
+    ] = None,
+    resume: Annotated[
+        pathlib.Path | None, typer.Option(metavar="FOLDER", help="Go on with a run that was stopped, or make it longer with -T.")
     ] = None,
     plot: Plot = True,
 ) -> None:
@@ -58,57 +65,78 @@ def run(
 
     Without arguments: OPO-CMDP on ICU-Sepsis, a decision model of sepsis treatment estimated from real patients, in about a
     minute on 2 cores. Values are expected sums of losses over an episode (lower is better), exact on the true model; the
-    regret compares with the optimal policy of each context. Ctrl-C keeps what was done.
+    regret compares with the optimal policy of each context. Ctrl-C keeps what was done, and --resume goes on from there, to the same
+    bits as a run that was never stopped. `opo-fast policy` shows what was learned.
 
     opo tunes itself: what its classes leave plausible gives the bonus, AdaHedge the learning rate. With --bonus-scale or
     --eta-scale it takes the theory's parameters times these factors; the lines below the table say whether they are too large or
     too small. `opo-fast agents` lists the settings of the other agents.
     """
-    out_stream = console()
     set_threads(None if threads is None else whole(threads, "threads", least=1))
     whole(seed, "seed", least=0, most=None)
     whole(episodes, "episodes", least=1)
-    cmdp = envs.make(env, **environment_options(horizon, settings))
-    factors = {"bonus_scale": bonus_scale, "eta_scale": eta_scale, "tuning": tuning}
-    learner, used = _learner(agent, cmdp, env, episodes, seed, {**factors, "backend": backend})
-    folder, is_new = _folder(out, f"{pathlib.Path(env).stem}-{agent}-seed{seed}")
-    contexts = "endless contexts" if cmdp.contexts is None else count(len(cmdp.contexts), "context")
-    out_stream.print(
-        f"[bold]{safe(agent)}[/bold] on [bold]{safe(env)}[/bold]: {contexts}, horizon {cmdp.steps}, {cmdp.layout.n_states:,} states, "
-        f"{cmdp.layout.n_actions} actions, {episodes:,} episodes, seed {seed}, {count(get_threads(), 'thread')}"
-        + "".join(f", {key.replace('_', ' ')} {used[key]:g}" for key in ("bonus_scale", "eta_scale") if key in used)
-    )
+    if resume is not None:
+        _resume(ctx, resume, plot)
+        return
+    given = {"bonus_scale": bonus_scale, "eta_scale": eta_scale, "tuning": tuning}
+    setup = Setup(env, agent, episodes, seed, horizon, settings or [], given, backend)
+    cmdp, learner, used = setup.build()
+    simulation = Simulation(cmdp, learner, episodes, seed, backend=backend)
+    folder, is_new = _folder(out, f"{short(env)}-{agent}-seed{seed}")
     try:
-        result = simulate(cmdp, learner, episodes, seed, backend=backend)
-        result.settings.update(agent=agent, environment=env, version=__version__, horizon=horizon, set=settings or [], options=used)
-        if result.episodes:
-            result.save(folder / "result.npz")
+        _play(setup, simulation, used, folder, plot)
     finally:
         if is_new and not any(folder.iterdir()):
             folder.rmdir()
+
+
+FREE = ("ctx", "env", "episodes", "threads", "resume", "plot")
+"""Arguments that may stand beside --resume; the rest of a run is what it was."""
+
+
+def _resume(ctx: typer.Context, folder: pathlib.Path, plot: bool) -> None:
+    told = {name: value for name, value in ctx.params.items() if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    for name in told:
+        if name not in FREE:
+            raise OpoError(f"--{name.replace('_', '-')} is given beside --resume: a run goes on as it began; leave it out")
+    setup, simulation, used = load_run(folder, env=told.get("env"), episodes=told.get("episodes"))
+    if simulation.episode == simulation.episodes:
+        raise OpoError(f"--resume: all {simulation.episodes} episodes of this run are played; -T makes it longer")
+    _play(setup, simulation, used, folder if folder.is_dir() else folder.parent, plot)
+
+
+def _play(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pathlib.Path, plot: bool) -> None:
+    """Play what a run has left, show it and write it down."""
+    out, cmdp = console(), simulation.cmdp
+    listed = getattr(cmdp, "contexts", None)
+    contexts = "endless contexts" if listed is None else count(len(listed), "context")
+    layout = cmdp.layout
+    out.print(
+        f"[bold]{safe(setup.agent)}[/bold] on [bold]{safe(setup.environment)}[/bold]: {contexts}, horizon "
+        f"{getattr(cmdp, 'steps', layout.horizon)}, {layout.n_states:,} states, {layout.n_actions} actions, {setup.episodes:,} episodes"
+        + (f", {simulation.episode:,} of them played" if simulation.episode else "")
+        + f", seed {setup.seed}, {count(get_threads(), 'thread')}"
+        + "".join(f", {key.replace('_', ' ')} {used[key]:g}" for key in ("bonus_scale", "eta_scale") if key in used)
+    )
+    simulation.about = {"setup": setup.to_dict()}
+    result = play_out(simulation, save=folder / RUN)
     if not result.episodes:
         typer.echo("interrupted before the first episode was finished: nothing to save", err=True)
         raise typer.Exit(130)
-    show_result(out_stream, result)
-    _show_rewards(out_stream, cmdp, result)
-    written = ["result.npz", *(["regret.png"] if plot and _drawn(result, folder / "regret.png") else [])]
+    told = {"agent": setup.agent, "environment": setup.environment, "horizon": setup.horizon, "set": setup.settings}
+    result.settings.update(told, version=__version__, options=used)
+    result.save(folder / "result.npz")
+    show_result(out, result)
+    _show_rewards(out, cmdp, result)
+    written = ["result.npz", RUN, *(["regret.png"] if plot and _drawn(result, folder / "regret.png") else [])]
     typer.echo(f"Written to {printable(folder)}: {', '.join(written)}")
     if result.interrupted:
+        typer.echo(f"Go on with: opo-fast run --resume {printable(shlex.quote(str(folder)))}")
         raise typer.Exit(130)
 
 
-def _learner(agent: str, cmdp: Any, env: str, episodes: int, seed: int, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The agent, and the settings that it has."""
-    entry = agents.registry.info(agent)
-    options = {key: value for key, value in given.items() if key != "backend" or key in entry.options}
-    if options["tuning"] is None:
-        del options["tuning"]
-    learner = agents.make(agent, cmdp, episodes=episodes, seed=seed, **options)
-    return learner, {**entry.practical, **{key: value for key, value in options.items() if value is not None and key in entry.options}}
-
-
 def _show_rewards(out: Console, cmdp: Any, result: SimulationResult) -> None:
-    if cmdp.reward_map is not None:
+    if getattr(cmdp, "reward_map", None) is not None:
         total = result.summary()[-1]
         rewards = [f"{name} {number(float(cmdp.reward_value(getattr(total, name))))}" for name in ("learned", "uniform", "optimum")]
         out.print(f"In the environment's own reward: {', '.join(rewards)}")
@@ -127,9 +155,9 @@ def _drawn(result: SimulationResult, path: pathlib.Path) -> bool:
 def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
     """A folder for a run that holds none yet, and whether it is new."""
     if out is not None:
-        if any((out / file).exists() for file in ("result.npz", "regret.png")):
+        if any(os.path.exists(out / file) for file in ("result.npz", RUN, "regret.png")):
             raise OpoError(f"--out is {str(out)!r}, which holds a result already: name another folder, or remove it")
-        is_new = not out.is_dir()
+        is_new = not os.path.isdir(out)
         as_folder(out, "--out")
         return out, is_new
     runs = pathlib.Path("runs")
@@ -149,7 +177,8 @@ def show_result(out: Console, result: SimulationResult) -> None:
     tail = max(1, round(0.1 * result.episodes))
     title = f"Values: means over the last {tail:,} of {result.episodes:,} episodes (sum of losses; lower is better)"
     table = values_table(title, ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"])
-    *lines, total = result.summary()
+    quarters = result.continuous and len(result.contexts) > SHOWN
+    *lines, total = result.summary_by_quarter() if quarters else result.summary()
     for line in lines[:SHOWN]:
         table.add_row(*_cells(line))
     if len(lines) > SHOWN:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Annotated
 
 import typer
 
-from .._support.text import printable
+from .._support.text import printable, setting
 from ..runs.result import SimulationResult
-from .options import command, console
+from .options import command, console, safe
 from .run import show_result
 
 __all__ = ["app"]
@@ -21,10 +22,19 @@ app = command()
 def show(
     path: Annotated[pathlib.Path, typer.Argument(help="A folder that `opo-fast run` wrote, or its result.npz.")],
     plot: Annotated[pathlib.Path | None, typer.Option(help="Draw the regret curve into this file.")] = None,
+    log: Annotated[bool, typer.Option("--log", help="Draw it with logarithmic axes.")] = False,
 ) -> None:
-    """Show the table of a run again."""
-    result = SimulationResult.load(path / "result.npz" if path.is_dir() else path)
-    show_result(console(), result)
+    """Show the table of a run again, and how it was played."""
+    result = SimulationResult.load(path / "result.npz" if os.path.isdir(path) else path)
+    out = console()
+    told = result.settings
+    options = {**({} if told.get("horizon") is None else {"horizon": told["horizon"]}), **(told.get("options") or {})}
+    words = [f"{result.episodes:,} of {told['planned_episodes']:,} episodes", f"seed {told['seed']}", *map(str, told.get("set") or [])]
+    words += [f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items()]
+    if "version" in told:
+        words.append(f"opo_fast {told['version']}")
+    out.print(f"[bold]{safe(told['agent'])}[/bold] on [bold]{safe(told['environment'])}[/bold]: {safe(', '.join(words))}", soft_wrap=True)
+    show_result(out, result)
     if plot is not None:
-        result.plot(plot)
+        result.plot(plot, log=log)
         typer.echo(f"Written to {printable(plot)}")

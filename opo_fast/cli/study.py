@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Annotated, Any, Literal
 
@@ -201,9 +202,10 @@ def _folder(study: Study, out: pathlib.Path | None) -> pathlib.Path:
 
 def _store(what: pathlib.Path, out: pathlib.Path | None) -> Store:
     """The folder that is meant by a folder or a study file."""
-    if what.is_file():
+    # Unlike those of pathlib, these find nothing under a name that is too long.
+    if os.path.isfile(what):
         return Store.open(_folder(Study.load(what), out))
-    if not what.exists():
+    if not os.path.exists(what):
         raise OpoError(f"there is no file or folder {str(what)!r}: the folder of a study, or its study file, is needed")
     if out is not None:
         raise OpoError(f"--out is {str(out)!r} beside the folder {str(what)!r}: it is for a study file, leave it out")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, real, whole
+from .._support.checks import MANY, instance, one_of, real, whole
 from ..errors import OpoError, install
 from ..model.layout import Layout
 from .environment import Environment, PerContext
@@ -47,8 +47,7 @@ def classification_bandit(data: str = "iris", *, contexts: int | None = 150, noi
     Environment
         Its contexts are arrays.
     """
-    if data not in SETS:
-        raise OpoError(f"data is {data!r}: one of {', '.join(map(repr, SETS))} is needed")
+    one_of(data, "data", SETS)
     noise = real(noise, "noise", most=0.5)
     try:
         from sklearn import datasets
@@ -126,7 +125,7 @@ def trial_bandit(by: str | None = "cd40", *, groups: int = 3) -> Environment:
         some treatment.
     """
     columns = _trial()
-    groups = whole(groups, "groups", least=1) if by is not None else 1
+    groups = whole(groups, "groups", least=1, most=MANY) if by is not None else 1
     arm, event = columns["arms"], columns["cens"]
     if by is None or groups == 1:
         group, labels = np.zeros(arm.size, np.int64), ["all patients"]

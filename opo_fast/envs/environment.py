@@ -15,6 +15,7 @@ from ..errors import OpoError
 from ..model.contextual import context_key
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, as_mask
+from ..model.names import Names
 from ..oracles.finite_classes import FiniteDynamicsClass, FiniteLossClass
 from .rewards import RewardMap
 
@@ -92,6 +93,8 @@ class Environment:
         Steps that are played in the source's own terms: the horizon, less an added start layer. Default: the horizon.
     noise : Noise, optional
         Of the observed losses. Default: Bernoulli.
+    state_names, action_names : sequence of str, optional
+        What each state of the layout and each action is called; those of one layer differ.
     name, source : str
         For tables; where the numbers come from.
 
@@ -117,6 +120,8 @@ class Environment:
         reward_map: RewardMap | None = None,
         steps: int | None = None,
         noise: Noise | None = None,
+        state_names: Sequence[str] | None = None,
+        action_names: Sequence[str] | None = None,
         name: str = "environment",
         source: str = "",
     ) -> None:
@@ -132,6 +137,9 @@ class Environment:
         self.reward_map, self.steps = reward_map, layout.horizon if steps is None else whole(steps, "steps", least=1)
         if noise is not None:
             self.sample_losses = noise
+        known = Names(state_names, action_names)
+        known.check(layout)
+        self.state_names, self.action_names = known.states, known.actions
         self._mdps: LRU[LayeredMDP] = LRU(STORE)
         self._draw = contexts if callable(contexts) else None
         self.contexts = None if callable(contexts) else tuple(items(contexts, "contexts", "contexts"))

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import MANY, as_real, real, shown, whole
+from .._support.memory import check_room
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -65,6 +66,7 @@ def combination_lock(
     n_dynamics = whole(n_dynamics, "n_dynamics", least=1, most=MANY)
     cost = real(path_cost, "path_cost", most=1.0, strict=True) / (horizon - 2)
     layout = Layout([1] + [2] * (horizon - 1), n_actions)
+    _check_candidates(layout, n_contexts * (n_actions + 1), n_contexts * n_dynamics)
     rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
     codes = rng.integers(n_actions, size=(n_dynamics, n_contexts, horizon - 1))
     last = rng.integers(n_actions, size=n_contexts)
@@ -146,9 +148,9 @@ def random_finite(
     -------
     Environment
     """
-    layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed)
     n_contexts = whole(n_contexts, "n_contexts", least=1, most=MANY)
     true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
+    layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed, n_contexts * n_losses, n_contexts * n_dynamics)
     dynamics = [
         PerContext([Transitions(layout, _random_rows(layout, support, rng)) for _ in range(n_contexts)], _title(i, true_dynamics))
         for i in range(n_dynamics)
@@ -206,9 +208,9 @@ def random_linear(
         Its contexts are arrays of shape (d,). ``loss_models[true_loss].theta``, shape (n_states, A, d), and
         ``dynamics_models[true_dynamics].parts``, d lists of H-1 arrays, are the true parameters.
     """
-    layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed)
     d = whole(dimension, "dimension", least=1, most=MANY)
     true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
+    layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed, d * n_losses, d * n_dynamics)
     losses = [LinearLosses(rng.random((*layout.shape, d)), _title(i, true_loss)) for i in range(n_losses)]
     dynamics = [
         MixtureDynamics([_random_rows(layout, support, rng) for _ in range(d)], _title(i, true_dynamics)) for i in range(n_dynamics)
@@ -258,10 +260,10 @@ def random_softmax(
         ``dynamics_models[true_dynamics].weights``, H-1 arrays (S_h, A, S_{h+1}, d), and
         ``loss_models[true_loss].theta`` are the true parameters.
     """
-    layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed)
     d = whole(dimension, "dimension", least=1, most=MANY)
     strength = real(strength, "strength")
     true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
+    layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed, d * n_losses, d * n_dynamics)
     losses = [LogisticLosses(strength * rng.standard_normal((*layout.shape, d)), _title(i, true_loss)) for i in range(n_losses)]
     dynamics = [
         SoftmaxDynamics([strength * rng.standard_normal((*block.shape, d)) for block in support], support, _title(i, true_dynamics))
@@ -358,14 +360,21 @@ def _some(draw: Callable[[np.random.Generator], Array], n: int | None, rng: np.r
     return draw if n is None else [draw(rng) for _ in range(whole(n, "n_contexts", least=1, most=MANY))]
 
 
+def _check_candidates(layout: Layout, losses: int, dynamics: int) -> None:
+    """Refuse more tables of losses and of transitions than there is memory for."""
+    what = f"n_actions, the states and the candidates: {losses} tables of losses and {dynamics} of dynamics of {layout!r}"
+    check_room(losses * layout.n_states * layout.n_actions + dynamics * int(layout.dense_block[-1]), what)
+
+
 def _frame(
-    horizon: int, n_states: int, n_actions: int, successors: int | None, seed: int
+    horizon: int, n_states: int, n_actions: int, successors: int | None, seed: int, losses: int, dynamics: int
 ) -> tuple[Layout, np.random.Generator, list[Array]]:
-    """Layout, random generator, and which next states each pair can have: H-1 boolean arrays."""
+    """Layout, random generator, and which next states each pair can have: H-1 boolean arrays; for so many tables of each kind."""
     horizon, n_states = whole(horizon, "horizon", least=1, most=MANY), whole(n_states, "n_states", least=1, most=MANY)
     layout = Layout([1] + [n_states] * (horizon - 1), n_actions)
     rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
     k = n_states if successors is None else whole(successors, "successors", least=1, most=n_states)
+    _check_candidates(layout, losses, dynamics)
     support = []
     for size in layout.layer_sizes[:-1]:
         order = rng.random((size, n_actions, n_states)).argsort(axis=-1).argsort(axis=-1)

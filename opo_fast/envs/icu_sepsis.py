@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, items, real, whole
+from .._support.checks import MANY, items, one_of, real, whole
 from ..errors import OpoError, install
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -33,6 +33,9 @@ Loss = Literal["survival", "return", "death"]
 LIVE, DEATH, SURVIVAL, AFTER = 713, 713, 714, 715
 SEVERITY = (5.0, 7.0, 9.0)
 """SOFA scores that separate the severity groups of an admission, close to the quartiles 4.69, 6.49, 8.55."""
+CONDITIONS = [*(f"condition {state}" for state in range(LIVE)), "death", "survival", "after"]
+DOSES = [f"dose {action}" for action in range(25)]
+"""Five levels of fluids by five of vasopressors; the package does not say in which order."""
 SOURCE = "PyPI icu-sepsis 2.0.1 (MIT), estimated from MIMIC-III"
 
 
@@ -148,8 +151,7 @@ def icu_sepsis(
         The package icu-sepsis is missing, or an argument is out of range.
     """
     horizon = whole(horizon, "horizon", least=1, most=MANY)
-    if loss not in ("survival", "return", "death"):
-        raise OpoError(f"loss is {loss!r}: 'survival', 'return' or 'death' is needed")
+    one_of(loss, "loss", ("survival", "return", "death"))
     data = load_icu_data()
     if loss == "survival":
         data = absorbing(data)
@@ -185,6 +187,8 @@ def icu_sepsis(
         action_mask=mask,
         reward_map=None if loss == "death" else RewardMap(0.0, 1.0),
         steps=horizon,
+        state_names=["admission", *CONDITIONS * horizon],
+        action_names=DOSES,
         name="icu-sepsis",
         source=SOURCE,
     )

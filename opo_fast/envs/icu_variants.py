@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, items, real, whole
-from ..errors import OpoError
+from .._support.checks import MANY, items, one_of, real, whole
 from .environment import Environment
 from .families import family
 from .icu_sepsis import (
@@ -48,8 +47,7 @@ def icu_table(loss: str = "survival", *, masked: bool = True) -> TabularMDP:
 
 
 def _data(loss: str) -> IcuData:
-    if loss not in ("survival", "return", "death"):
-        raise OpoError(f"loss is {loss!r}: 'survival', 'return' or 'death' is needed")
+    one_of(loss, "loss", ("survival", "return", "death"))
     data = load_icu_data()
     return absorbing(data) if loss == "survival" else data
 

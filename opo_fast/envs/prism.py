@@ -1,4 +1,4 @@
-"""Explicit model files of PRISM and Storm (.tra, .lab, .srew, .trew, .rew) as a `TabularMDP`."""
+"""Explicit model files of PRISM and Storm (.tra, .lab, .sta, .srew, .trew, .rew) as a `TabularMDP`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_path, items
+from .._support.checks import as_path, items, one_of
 from ..errors import OpoError
 from .tables import TabularMDP
 
@@ -26,6 +26,7 @@ def from_prism(
     transitions: Path,
     *,
     labels: Path | None = None,
+    states: Path | None = None,
     rewards: Path | Sequence[Path] = (),
     start: Any = None,
     deadlocks: Literal["error", "loop"] = "error",
@@ -43,6 +44,8 @@ def from_prism(
         First line: PRISM's counts (states, choices, transitions; or states, transitions) or Storm's ``mdp`` or ``dtmc``.
     labels : path, optional
         A .lab file; the states with label ``init`` are the start, equally likely if there are several.
+    states : path, optional
+        A .sta file, the values of PRISM's variables in each state; they and the labels make the state's name.
     rewards : path or sequence of paths, optional
         Reward files, which add up. Lines ``state reward`` (.srew), ``state choice reward``, or
         ``state choice next reward`` (.trew); of a Markov chain ``state reward`` or ``state next reward``. PRISM's first
@@ -57,7 +60,8 @@ def from_prism(
     Returns
     -------
     TabularMDP
-        Choices of a state are actions 0, 1, ..; states with fewer than others have the rest masked.
+        Choices of a state are actions 0, 1, ..; states with fewer than others have the rest masked. An action is called by the
+        labels that its number has in the file: "go" or, where they differ between states, "go / stay".
 
     Raises
     ------
@@ -65,8 +69,7 @@ def from_prism(
         With file and line: wrong numbers of columns, words that are not numbers, indices past the end, duplicate
         transitions, rows that do not sum to 1, choices that are left out, fewer or more lines than the first line says.
     """
-    if deadlocks not in ("error", "loop"):
-        raise OpoError(f"deadlocks is {deadlocks!r}: 'error' or 'loop' is needed")
+    one_of(deadlocks, "deadlocks", ("error", "loop"))
     model = _Transitions(_Lines(transitions, "transitions"))
     mask, chain = model.mask(deadlocks), model.chain
     n, a = mask.shape
@@ -79,20 +82,27 @@ def from_prism(
     for file in files:
         total += _rewards(_Lines(file, "rewards"), mask, P, chain)
     total[~mask] = 0.0
-    names = None
+    said: list[list[str]] = [[] for _ in range(n)]
+    if states is not None:
+        for words, values in zip(said, _values(_Lines(states, "states"), n), strict=True):
+            words.append(values)
     if labels is not None:
-        initial, names = _labels(_Lines(labels, "labels"), n)
+        given = _labels(_Lines(labels, "labels"), n)
+        initial = np.array([s for s in range(n) if "init" in given[s]], np.int64)
         if start is None and initial.size:
             start = np.zeros(n)
             start[initial] = 1.0 / initial.size
+        for words, own in zip(said, given, strict=True):
+            words += own
     return TabularMDP(
         P,
         total,
         0 if start is None else start,
         mask,
         reward_range=reward_range,
-        state_names=names,
-        name=name or os.path.basename(os.fspath(transitions)),
+        state_names=[f"{s}: {', '.join(words)}" if words else str(s) for s, words in enumerate(said)] if any(said) else None,
+        action_names=model.action_names(a),
+        name=os.path.basename(os.fspath(transitions)) if name is None else name,
         source="explicit model file",
     )
 
@@ -168,6 +178,7 @@ class _Transitions:
         n = counts[0] if counts else None
         columns = 3 if self.chain else 4
         rows = []
+        said: dict[int, dict[str, None]] = {}
         for number, words in body:
             if len(words) not in (columns, columns + 1):
                 fields = "state next probability" if self.chain else "state choice next probability [action]"
@@ -179,9 +190,11 @@ class _Transitions:
             if not 0.0 <= p <= 1.0:
                 raise lines.fault(number, f"the probability is {p!r}: a number from 0 to 1 is needed")
             rows.append((state, choice, following, p, number))
+            if len(words) > columns:
+                said.setdefault(choice, {})[words[columns]] = None
         if counts and counts[-1] != len(rows):
             raise lines.fault(body[-1][0], f"the file ends after {len(rows)} transitions: the first line says {counts[-1]}")
-        self.lines = lines
+        self.lines, self.said = lines, said
         state_, choice_, following_, p_, numbers = zip(*rows, strict=True)
         self.state, self.choice, self.following = (np.array(column, np.int64) for column in (state_, choice_, following_))
         self.p, self.numbers = np.array(p_), np.array(numbers)
@@ -227,6 +240,16 @@ class _Transitions:
             raise self.lines.fault(self.lines.lines[0][0], f"{counts[1]} choices are announced: the file has {opens.size}")
         self.choices = np.zeros(self.n, np.int64)
         self.choices[states] = number_of
+
+    def action_names(self, n: int) -> list[str] | None:
+        """What the file calls the choices 0..n-1, the first labels of each; None where it has no labels."""
+        if not self.said:
+            return None
+        names = []
+        for choice in range(n):
+            given = list(self.said.get(choice, ()))
+            names.append(" / ".join(given[:4] + ["..."] * (len(given) > 4)) or str(choice))
+        return names
 
     def mask(self, deadlocks: str) -> Array:
         """The allowed choices; states without one are refused, or get a loop."""
@@ -292,8 +315,30 @@ def _rewards(lines: _Lines, mask: Array, P: Any, chain: bool) -> Array:
     return result
 
 
-def _labels(lines: _Lines, n: int) -> tuple[Array, list[str]]:
-    """Start states and the names of all states, from PRISM's or Storm's labels."""
+def _values(lines: _Lines, n: int) -> list[str]:
+    """The variables of all states and their values, from PRISM's states."""
+    (number, head), *body = lines
+    match = re.fullmatch(r"\(([^()]+)\)", "".join(head))
+    if match is None:
+        raise lines.fault(number, f"{' '.join(head)!r} is no first line: the variables, such as (x,y), are needed")
+    variables = match[1].split(",")
+    result = [""] * n
+    for number, words in body:
+        match = re.fullmatch(r"(\d+):\(([^()]+)\)", "".join(words))
+        values = match[2].split(",") if match else []
+        if match is None or len(values) != len(variables):
+            raise lines.fault(number, f"{' '.join(words)!r}: a state and {len(variables)} values, such as 0:(1,2), are needed")
+        state = lines.index(number, match[1], "the state", n)
+        if result[state]:
+            raise lines.fault(number, f"state {state} was given already")
+        result[state] = ", ".join(f"{name}={value}" for name, value in zip(variables, values, strict=True))
+    if "" in result:
+        raise lines.fault(number, f"state {result.index('')} is missing")
+    return result
+
+
+def _labels(lines: _Lines, n: int) -> list[list[str]]:
+    """The labels of all states, PRISM's or Storm's."""
     body = list(lines)
     number, head = body[0]
     if head[0] == "#DECLARATION":
@@ -317,5 +362,4 @@ def _labels(lines: _Lines, n: int) -> tuple[Array, list[str]]:
             if word not in known:
                 raise lines.fault(number, f"the label {word!r} was not declared: one of {', '.join(known)} is needed")
             names[state].append(known[word])
-    initial = np.array([s for s in range(n) if "init" in names[s]], np.int64)
-    return initial, [f"{s}: {', '.join(given)}" if given else str(s) for s, given in enumerate(names)]
+    return names

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -16,10 +15,11 @@ import numpy as np
 
 from .._support.checks import MANY, as_path, having, instance, shown, whole
 from .._support.progress import bar
+from .._support.state import peek
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.operations import evaluate, solve
-from . import bandits, families, gathering, generators, icu_variants, large
+from . import bandits, families, gathering, generators, icu_variants, large, lower_bounds
 from .environment import Environment, PerContext
 from .icu_sepsis import icu_sepsis
 from .prism import from_prism
@@ -102,6 +102,24 @@ _ENTRIES = [
         "generated",
         "",
         generators.combination_lock,
+    ),
+    EnvironmentInfo(
+        "layered-bandit",
+        "hard instance: a bandit in each context and state, none of which tells of the others",
+        "3 steps, 2 states, 3 actions",
+        "2",
+        "generated; contextual bandit lower bound",
+        "",
+        lower_bounds.layered_bandit,
+    ),
+    EnvironmentInfo(
+        "hidden-path",
+        "hard instance: a tree with one hidden path whose end is a little better",
+        "5 steps, 1 to 4 states, 2 actions",
+        "3: each with a path of its own",
+        "generated; lower bound of episodic learning",
+        "",
+        lower_bounds.hidden_path,
     ),
     EnvironmentInfo(
         "frozen-lake",
@@ -225,7 +243,7 @@ def info(name: str) -> EnvironmentInfo:
 def about(name: str) -> str:
     """One line on the environment `name`: what it is, its sizes, contexts and source, and the extra that it needs."""
     instance(name, "name", str, needed="the name of an environment, or the path of a file,")
-    if name not in _BY_NAME and pathlib.Path(name).is_file():
+    if name not in _BY_NAME and os.path.isfile(name):
         return f"the model in the file {name}"
     entry = info(name)
     needs = f"; needs the extra {entry.extra!r}" if entry.extra else ""
@@ -252,7 +270,7 @@ def make(name: str, **options: Any) -> Environment:
         An unknown name or option, a value out of range, or a package that is missing.
     """
     instance(name, "name", str, needed="the name of an environment, or the path of a file,")
-    if name not in _BY_NAME and pathlib.Path(name).is_file():
+    if name not in _BY_NAME and os.path.isfile(name):
         factory: Callable[..., Environment] = functools.partial(from_file, name)
         known: tuple[str, ...] = ("horizon",)
     else:
@@ -284,7 +302,7 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
     ----------
     path : path
         An npz that `TabularMDP.save` or `LayeredMDP.save` wrote, or a .tra file of PRISM or Storm; beside it, files of the
-        same name that end in .lab, .srew, .trew, .rew, .state.rew or .trans.rew are read too.
+        same name that end in .lab, .sta, .srew, .trew, .rew, .state.rew or .trans.rew are read too.
     horizon : int, optional
         Steps, for a model without layers; 20 where absent.
     reward : str, optional
@@ -298,25 +316,20 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
     file = pathlib.Path(as_path(path))
     steps = 20 if horizon is None else whole(horizon, "horizon", least=1, most=MANY)
     if file.suffix == ".tra":
-        beside = {ending: file.with_suffix(ending) for ending in (".lab", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
-        there = {ending: other for ending, other in beside.items() if other.is_file()}
-        labels = there.pop(".lab", None)
+        beside = {ending: file.with_suffix(ending) for ending in (".lab", ".sta", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
+        there = {ending: other for ending, other in beside.items() if os.path.isfile(other)}
+        labels, states = there.pop(".lab", None), there.pop(".sta", None)
         structures = _reward_structures(file)
         if reward is not None:
             if reward not in structures:
                 raise OpoError(f"reward is {shown(reward)}: one of {', '.join(structures) or 'none'} is needed")
-            return from_prism(file, labels=labels, rewards=structures[reward]).environment(steps)
+            return from_prism(file, labels=labels, states=states, rewards=structures[reward]).environment(steps)
         if structures:
             raise OpoError(f"{os.fspath(path)} has the reward structures {', '.join(structures)}: choose by reward (--set reward=NAME)")
-        return from_prism(file, labels=labels, rewards=list(there.values())).environment(steps)
+        return from_prism(file, labels=labels, states=states, rewards=list(there.values())).environment(steps)
     if file.suffix != ".npz":
         raise OpoError(f"{os.fspath(path)}: the file ends in {file.suffix!r}; .npz or .tra is needed")
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            layered = json.loads(str(stored["meta"]))["format"] == "opo_fast.LayeredMDP"
-    except Exception as error:
-        raise OpoError(f"{os.fspath(path)} holds no model of opo_fast ({error})") from None
-    if not layered:
+    if peek(file, "format", "a model of opo_fast") != "opo_fast.LayeredMDP":
         return TabularMDP.load(file).environment(steps)
     if horizon is not None:
         raise OpoError(f"horizon is {horizon}: the model in {os.fspath(path)} has its own layers; leave it out")

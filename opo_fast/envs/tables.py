@@ -16,6 +16,7 @@ from .._support.state import read_state, write_state
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.layout import as_mask_2d
+from ..model.names import unrolled
 from ..model.sparse import as_csr
 from .environment import Environment, PerContext
 from .rewards import rewards_to_losses
@@ -134,6 +135,8 @@ class TabularMDP:
             action_mask=mdp.action_mask,
             reward_map=self.reward_map,
             steps=horizon,
+            state_names=unrolled(self.state_names, mdp.layout, self.start),
+            action_names=self.action_names,
             name=self.name,
             source=self.source,
         )

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_array, as_real, checked_unit, frozen, whole
+from .._support.memory import check_room
 from ..errors import OpoError, Place
 
 __all__ = ["Immutable", "Layout", "aligned", "as_losses", "as_mask", "as_mask_2d", "uniform_policy"]
@@ -44,6 +45,12 @@ class Immutable:
         if self._sealed:
             raise OpoError(f"{name}: a {type(self).__name__} is immutable; build another one")
         super().__setattr__(name, value)
+
+    _passing: tuple[str, ...] = ()
+    """Attributes that a copy makes anew."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self._passing}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -98,6 +105,7 @@ class Layout(Immutable):
         self.shape = (self.n_states, self.n_actions)
         if max(sizes) >= 2**32 or self.n_states * self.n_actions >= 2**62:
             raise OpoError(f"layer_sizes: a layer of {max(sizes)} states is more than 2**32 - 1")
+        check_room(self.n_states * self.n_actions, f"layer_sizes, n_actions: the losses of {self.n_states} states and {n_actions} actions")
         self.offsets = frozen(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         self._seal()
 
@@ -124,6 +132,17 @@ class Layout(Immutable):
     def layer_of(self, state: int) -> int:
         """Layer of `state`, counted from 0; ``horizon`` for the end state."""
         return int(np.searchsorted(self.offsets, state, side="right")) - 1
+
+    def state(self, stage: int, local: int) -> int:
+        """Number of the state that is the `local`-th of layer `stage`, both counted from 0; undoes `local`."""
+        stage = whole(stage, "stage", least=0, most=self.horizon - 1)
+        return int(self.offsets[stage]) + whole(local, "local", least=0, most=self.layer_sizes[stage] - 1)
+
+    def local(self, state: int) -> tuple[int, int]:
+        """Layer of `state` and its number inside the layer, both counted from 0; the end state is (horizon, 0)."""
+        state = whole(state, "state", least=0, most=self.n_states)
+        stage = self.layer_of(state)
+        return stage, state - int(self.offsets[stage])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, items, real, shown, whole
+from .._support.checks import instance, items, one_of, real, whole
 from ..errors import OpoError
 from ..oracles.log import TrajectoryLog
 from . import importance
@@ -222,8 +222,7 @@ def _names(estimators: Any, q_class: Any) -> list[str]:
         return list(ESTIMATORS if q_class is not None else ESTIMATORS[:-1])
     names = items(estimators, "estimators", "names", some=True)
     for i, name in enumerate(names):
-        if name not in ESTIMATORS:
-            raise OpoError(f"estimators[{i}] is {shown(name)}: one of {', '.join(ESTIMATORS)} is needed")
+        one_of(name, f"estimators[{i}]", ESTIMATORS)
     return names
 
 

@@ -10,14 +10,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, shown, whole
+from .._support.checks import instance, one_of, whole
 from ..agents.baselines import Greedy
 from ..agents.opo import OPO
 from ..agents.oracle_agent import OracleAgent
-from ..errors import OpoError
 from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
+from ..model.names import Names
 from ..model.transitions import as_transitions
 from ..oracles.log import TrajectoryLog
 from .fits import fitted
@@ -98,12 +98,13 @@ def learn_from_logs(
     -------
     LearnedPolicy
     """
-    if method not in _AGENTS:
-        raise OpoError(f"method is {shown(method)}: one of {', '.join(_AGENTS)} is needed")
+    one_of(method, "method", _AGENTS)
     if action_mask is None:
         action_mask = getattr(log, "action_mask", None)
     agent = _AGENTS[method](layout, loss_class, dynamics_class, action_mask=action_mask, **options)
     log = TrajectoryLog.of(layout, log, agent.action_mask)
+    states = None if log.state_labels is None else [str(label) for layer in log.state_labels for label in layer]
+    agent.names = Names(states, None if log.action_labels is None else [str(label) for label in log.action_labels])
     if method == "opo":
         for trajectory in log:
             agent.observe(trajectory)

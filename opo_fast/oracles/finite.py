@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_real, frozen, real, whole
+from .._support.checks import FLOAT64, as_list, as_real, frozen, real, whole
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
@@ -18,6 +18,7 @@ from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout
 from ..model.sparse import as_csr
 from ..model.transitions import Transitions, is_plain
+from .fingerprint import Fingerprint
 from .log import TrajectoryLog
 from .plausible import NestedSet, kept_delta, missing_delta
 
@@ -47,6 +48,7 @@ class _FiniteOracle:
         self.scores = np.zeros(len(function_class))
         self._answers: LRU[Any] = LRU(CACHE_BYTES)
         self._checked: tuple[Trajectory, Array] | None = None
+        self._fingerprint = Fingerprint(self._said, function_class.names)
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
@@ -59,6 +61,7 @@ class _FiniteOracle:
         assert self._checked is not None
         self.scores += self._checked[1]
         self._checked = None
+        self._fingerprint.see(trajectory.context)
         if self._set is not None:
             costs = self._costs()
             self._set.reduce(costs <= costs.min() + self._radius(), int(costs.argmin()))
@@ -121,9 +124,9 @@ class _FiniteOracle:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on: the scores, and the plausible set where one is kept."""
+        """What `restore` needs to go on: the scores, a fingerprint of the candidates, and the plausible set where one is kept."""
         kept = {} if self._set is None else {"plausible.delta": self.delta, **self._set.state()}
-        return {"scores": self.scores.copy(), **kept}
+        return {"scores": self.scores.copy(), **self._fingerprint.state(), **kept}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the scores, and the plausible set, of another oracle of the same class."""
@@ -135,14 +138,20 @@ class _FiniteOracle:
         fields.check("scores", bool(((scores >= least) & (scores <= most)).all()), f"holds a score outside {least:g} to {most:g}")
         fields.check("scores", bool(np.isfinite(scores).any()), "excludes every candidate")
         kept = kept_delta(fields, self.delta)
-        self._set = None if kept is None else NestedSet.restored(scores.size, fields)
-        self.scores, self.delta, self._checked = scores, kept, None
+        nested = None if kept is None else NestedSet.restored(scores.size, fields)
+        self._fingerprint.restore(fields)
+        self.scores, self.delta, self._set, self._checked = scores, kept, nested, None
 
     _score_range = 0.0, float(np.finfo(np.float64).max)
 
     def check_fit(self, fit: Hashable) -> None:
         """Raise unless `fit` is the index of a candidate."""
         whole(fit, "fit", least=0, most=self.scores.size - 1)
+
+    def _said(self, context: Any) -> Sequence[Any]:
+        """The candidates' answers, one by one."""
+        answers: Sequence[Any] = self._answer(context)
+        return answers
 
     def _answer(self, context: Any) -> Any:
         """What the candidates say at a context, asked once while it stays in the cache."""
@@ -262,6 +271,9 @@ class FiniteDynamicsOracle(_FiniteOracle):
         """The candidates in the plausible set of a version, in the order of their indices."""
         return tuple(self._kept().at(version).tolist())
 
+    def _said(self, context: Any) -> Sequence[Any]:
+        return self._answer(context).models  # type: ignore[no-any-return]
+
     def transitions(self, fit: Hashable, context: Any) -> Any:
         """Transitions of candidate `fit`."""
         self.check_fit(fit)
@@ -291,9 +303,9 @@ class FiniteDynamicsOracle(_FiniteOracle):
             if answer.layout != layout:
                 raise OpoError(f"{where} belongs to {answer.layout!r}: {layout!r} is needed")
             return answer
-        if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes)) or sp.issparse(answer):
+        arrays, made = None if sp.issparse(answer) else as_list(answer), dict[int, Any]()
+        if arrays is None:
             raise OpoError(f"{where} is a {type(answer).__name__}: H - 1 = {layout.horizon - 1} arrays are needed")
-        arrays, made = list(answer), dict[int, Any]()
         if len(arrays) != layout.horizon - 1:
             raise OpoError(f"{where} has {len(arrays)} arrays: H - 1 = {layout.horizon - 1} are needed")
         for h, array in enumerate(arrays):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .._support.checks import as_array, frozen, having, instance, items, whole
 from .._support.lru import LRU
+from .._support.memory import check_room
 from .._support.progress import bar
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
@@ -145,11 +146,11 @@ class TrajectoryLog(Sequence[Trajectory]):
             if mask is None or (log.action_mask is not None and np.array_equal(mask, log.action_mask)):
                 return log
             return log._with(action_mask=mask)
-        if isinstance(trajectories, Trajectory) or not isinstance(trajectories, Iterable):
-            raise OpoError(f"trajectories is a {type(trajectories).__name__}: a TrajectoryLog or a sequence of Trajectory is needed")
+        if isinstance(trajectories, Trajectory):
+            raise OpoError("trajectories is a Trajectory: a TrajectoryLog or a sequence of Trajectory is needed")
         checked = []
         mask = as_mask(layout, action_mask)
-        for i, trajectory in enumerate(trajectories):
+        for i, trajectory in enumerate(items(trajectories, "trajectories", "Trajectory")):
             try:
                 checked.append(check_trajectory(layout, mask, trajectory))
             except OpoError as error:
@@ -177,6 +178,7 @@ class TrajectoryLog(Sequence[Trajectory]):
         if policy is not None and not callable(policy):
             raise OpoError(f"policy is a {type(policy).__name__}: a callable policy(context) is needed")
         episodes, streams = whole(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
+        check_room(4 * cmdp.layout.horizon * episodes, f"episodes is {episodes}: the trajectories of so many")
         sample_losses = getattr(cmdp, "sample_losses", None)
         recorder = Recorder(cmdp.layout)
         seen: LRU[Any] = LRU(1 << 26)

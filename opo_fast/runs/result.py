@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real, shown
+from .._support.checks import real, shown, whole
 from .._support.files import reading
 from .._support.state import holds, read_state, write_state
+from .._support.text import figure
 from ..errors import OpoError
+from ..model.contextual import context_key
 from ..oracles.log import TrajectoryLog
 
 __all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
@@ -31,7 +33,8 @@ _FORMAT = "opo_fast.SimulationResult"
 class ContextSummary(NamedTuple):
     """One line of `SimulationResult.summary`: a context, or all of them.
 
-    The values and the share of the gap are means over the last episodes, the regret is that of the whole run.
+    The values and the share of the gap are means over the last episodes, the regret is that of the whole run. Where the
+    environment gave samples alone, ``learned`` is the mean of the observed losses, and the rest is NaN.
     """
 
     label: str
@@ -59,7 +62,8 @@ class SimulationResult:
         Share of the bonuses at their cap behind the episode's policy; NaN for agents without bonuses.
     truncated, truncated_played : ndarray, shape (T,)
         Share of the pairs whose optimistic estimate is below 0 before it is raised to 0: their bonuses hide the differences
-        between actions; and the same weighted by what the played policy visits. Looked at in about 100 episodes, else NaN.
+        between actions; and the same weighted by what the played policy visits. Looked at in the first 32 episodes, then 16 times
+        while their number doubles, else NaN.
     vacuous_bonuses : ndarray, shape (T,)
         Share of the pairs whose bonus is at least the greatest loss-to-go, so that it says nothing; in the same episodes.
     plausible_losses, plausible_dynamics : ndarray, shape (T,)
@@ -121,6 +125,16 @@ class SimulationResult:
         return bool(self.settings["interrupted"])
 
     @property
+    def exact(self) -> bool:
+        """Whether values and regret are those of a known model; NaN where the environment gave samples alone."""
+        return bool(self.settings.get("exact", True))
+
+    @property
+    def first(self) -> int:
+        """Episodes that the agent had observed before this run."""
+        return int(self.settings.get("first_episode", 0))
+
+    @property
     def regret(self) -> Array:
         """Regret of each episode, shape (T,)."""
         return self.value - self.optimal_value
@@ -144,23 +158,94 @@ class SimulationResult:
         last : float
             Share of the episodes, counted from the end, that stands for what was learned; above 0 and at most 1.
         """
-        last = real(last, "last", least=0.0, most=1.0)
-        if last == 0:
-            raise OpoError("last is 0.0: a number above 0 is needed")
-        tail = np.zeros(self.episodes, bool)
-        tail[self.episodes - max(1, round(last * self.episodes)) if self.episodes else 0 :] = True
+        tail = self._tail(last)
         numbers = list(range(len(self.contexts)))
         if all(isinstance(context, int) for context in self.contexts):
             numbers.sort(key=self.contexts.__getitem__)
         lines = [self._line(self.settings["labels"][number], self.context_index == number, tail) for number in numbers]
         return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
 
+    @property
+    def continuous(self) -> bool:
+        """Whether the contexts are numbers or vectors of numbers that hardly return."""
+        few = 2 * len(self.contexts) <= self.episodes
+        return bool(self.contexts) and not few and all(_numeric(context) for context in self.contexts)
+
+    def summary_by_quarter(self, last: float = 0.1, *, most: int = 3) -> list[ContextSummary]:
+        """As `summary`, for continuous contexts: a line for each quarter of their first `most` coordinates, and the line "all".
+
+        The quarters are those of the distinct contexts; a context on a border is in the lower one.
+        """
+        if not self.contexts or not all(_numeric(context) for context in self.contexts):
+            raise OpoError("the contexts are not numbers, or vectors of one length: summary() has a line for each")
+        points = np.array([np.ravel(context) for context in self.contexts], np.float64)
+        tail, lines = self._tail(last), []
+        for i in range(min(points.shape[1], whole(most, "most", least=1))):
+            edges = np.unique(np.quantile(points[:, i], [0.0, 0.25, 0.5, 0.75, 1.0]))
+            bins = np.searchsorted(edges[1:-1], points[:, i], side="left")
+            for b in range(max(1, edges.size - 1)):
+                span = f"{figure(edges[b], '.3g')} to {figure(edges[min(b + 1, edges.size - 1)], '.3g')}"
+                name = "context" if points.shape[1] == 1 else f"context[{i}]"
+                lines.append(self._line(f"{name} {span}", (bins == b)[self.context_index], tail))
+        return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
+
+    def _tail(self, last: float) -> Array:
+        """Which episodes stand for what was learned."""
+        last = real(last, "last", least=0.0, most=1.0)
+        if last == 0:
+            raise OpoError("last is 0.0: a number above 0 is needed")
+        tail = np.zeros(self.episodes, bool)
+        tail[self.episodes - max(1, round(last * self.episodes)) if self.episodes else 0 :] = True
+        return tail
+
     def _line(self, label: str, mine: Array, tail: Array) -> ContextSummary:
         late = mine & tail
-        columns = (self.value, self.uniform_value, self.optimal_value)
+        columns = (self.value if self.exact else self.observed_loss, self.uniform_value, self.optimal_value)
         learned, uniform, optimum = (float(column[late].mean()) if late.any() else float("nan") for column in columns)
         share = _share(self.regret[late], (self.uniform_value - self.optimal_value)[late])
         return ContextSummary(label, int(mine.sum()), learned, uniform, optimum, float(self.regret[mine].sum()), share)
+
+    def join(self, later: SimulationResult) -> SimulationResult:
+        """This run and the one that goes on from it as one; also ``self + later``.
+
+        Raises
+        ------
+        OpoError
+            `later` is another run, or does not begin where this one ends; or there are more than 10,000 contexts, which a
+            result does not list (``simulate(..., resume=)`` gives one result).
+        """
+        if not isinstance(later, SimulationResult):
+            raise OpoError(f"later is a {type(later).__name__}: an opo_fast.SimulationResult is needed")
+        for name in ("environment", "agent", "seed"):
+            if later.settings[name] != self.settings[name]:
+                raise OpoError(f"later has {name} {later.settings[name]!r}: {self.settings[name]!r}, as this run, is needed")
+        end = self.first + self.episodes
+        if later.first != end:
+            raise OpoError(f"later begins at episode {later.first}: {end}, where this run ends, is needed")
+        if any(run.episodes and not run.contexts for run in (self, later)):
+            raise OpoError("the contexts of a run of more than 10,000 are not listed: simulate(..., resume=...) gives one result")
+        keys = {context_key(context): i for i, context in enumerate(self.contexts)}
+        contexts, labels = list(self.contexts), list(self.settings["labels"])
+        numbers = np.empty(len(later.contexts), np.int64)
+        for i, (context, label) in enumerate(zip(later.contexts, later.settings["labels"], strict=True)):
+            numbers[i] = keys.setdefault(context_key(context), len(contexts))
+            if numbers[i] == len(contexts):
+                contexts.append(context)
+                labels.append(label)
+        columns = {name: np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS}
+        columns["context_index"] = np.concatenate([self.context_index, numbers[later.context_index]])
+        settings = {
+            **self.settings,
+            "planned_episodes": self.episodes + later.settings["planned_episodes"],
+            "interrupted": later.interrupted,
+            "seconds": self.settings["seconds"] + later.settings["seconds"],
+            "exact": self.exact and later.exact,
+            "labels": labels,
+        }
+        return SimulationResult(columns, contexts, settings)
+
+    def __add__(self, later: SimulationResult) -> SimulationResult:
+        return self.join(later)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to `path` as npz (no pickle). Contexts that a file cannot hold are kept as their repr."""
@@ -183,15 +268,19 @@ class SimulationResult:
         with reading(path, what):
             return cls(*_checked(state))
 
-    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:
-        """Cumulative regret over episodes, beside that of the uniform policy.
+    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None, log: bool = False, beside: bool = True) -> Any:
+        """Cumulative regret over episodes, that of the uniform policy, and beside it the regret of an episode.
 
         Parameters
         ----------
         path : path, optional
             Write the picture there; its ending names the format.
         axes : matplotlib Axes, optional
-            Draw there instead of in a new figure.
+            Draw the cumulative regret there instead of in a new figure.
+        log : bool
+            Logarithmic axes.
+        beside : bool
+            Draw the regret of an episode too, as a running mean.
 
         Returns
         -------
@@ -199,13 +288,21 @@ class SimulationResult:
         """
         from .plots import regret_curves
 
-        return regret_curves({self.settings["agent"]: [self]}, path, axes=axes)
+        if not self.exact:
+            raise OpoError("the environment gave samples alone, so the regret is not known: result.observed_loss is what there is")
+        return regret_curves({self.settings["agent"]: [self]}, path, axes=axes, log=log, beside=beside)
 
     def __repr__(self) -> str:
-        total = float(self.cumulative_regret[-1]) if self.episodes else 0.0
-        return (
-            f"<SimulationResult {self.settings['agent']} on {self.settings['environment']}: {self.episodes} episodes, regret {total:.4g}>"
-        )
+        said = f"regret {float(self.cumulative_regret[-1]) if self.episodes else 0.0:.4g}"
+        if not self.exact:
+            said = f"observed loss {float(self.observed_loss.sum()):.4g}, regret unknown (samples alone)"
+        return f"<SimulationResult {self.settings['agent']} on {self.settings['environment']}: {self.episodes} episodes, {said}>"
+
+
+def _numeric(context: Any) -> bool:
+    if isinstance(context, np.ndarray):
+        return context.dtype.kind in "iuf"
+    return isinstance(context, float) or (isinstance(context, tuple) and all(isinstance(x, (int, float)) for x in context))
 
 
 def _share(regret: Array, gap: Array) -> float:
@@ -242,9 +339,12 @@ def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[s
         raise OpoError(f"there are {len(labels)} labels for {len(contexts)} contexts")
     if not np.isfinite(settings["seconds"]) or settings["seconds"] < 0:
         raise OpoError(f"settings['seconds'] is {settings['seconds']!r}")
+    if not isinstance(settings.get("exact", True), bool) or type(settings.get("first_episode", 0)) is not int:
+        raise OpoError(f"settings say exact {shown(settings.get('exact'))}, first_episode {shown(settings.get('first_episode'))}")
+    unknown = _MEASURED if settings.get("exact", True) else (*_MEASURED, "value", "optimal_value", "uniform_value")
     length = None
     for name in COLUMNS:
-        length = _check_column(name, columns.get(name), length)
+        length = _check_column(name, columns.get(name), length, unknown)
     if length is not None and length > settings["planned_episodes"]:
         raise OpoError(f"it has {length} episodes of {settings['planned_episodes']} that were planned")
     numbers = columns["context_index"]
@@ -253,12 +353,12 @@ def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[s
     return columns, contexts, settings
 
 
-def _check_column(name: str, column: Any, length: int | None) -> int:
+def _check_column(name: str, column: Any, length: int | None, unknown: tuple[str, ...]) -> int:
     dtype = np.dtype(np.int64 if name in WHOLE else np.float64)
     if not isinstance(column, np.ndarray) or column.dtype != dtype or column.ndim != 1:
         raise OpoError(f"its column {name} is not a vector of {dtype}")
     if length is not None and column.size != length:
         raise OpoError(f"its column {name} has {column.size} entries, the others have {length}")
-    if name not in WHOLE and name not in _MEASURED and not np.isfinite(column).all():
+    if name not in WHOLE and name not in unknown and not np.isfinite(column).all():
         raise OpoError(f"its column {name} has an entry that is not finite, in episode {int(np.flatnonzero(~np.isfinite(column))[0]) + 1}")
     return int(column.size)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,26 @@ import numpy.typing as npt
 
 from .._support.checks import as_real, frozen, truth, whole
 from .._support.fields import Fields, agrees
+from .._support.files import reading
 from .._support.interrupts import interrupts
-from .._support.lru import LRU
-from .._support.numbers import log_loss
+from .._support.memory import check_room
 from .._support.progress import bar
+from .._support.state import holds, read_state, write_state
 from .._support.text import figure
 from ..errors import OpoError
-from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
-from ..model.layered import LayeredMDP
-from ..model.operations import Backend, check_backend, check_policy, evaluate, play, solve
+from ..model.contextual import ContextualMDP, Trajectory, context_key
+from ..model.operations import Backend, check_backend
 from ..model.streams import Streams
 from ..oracles.log import Recorder
 from .result import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, SimulationResult
+from .worlds import world_of
 
 __all__ = ["Simulation", "simulate"]
 
 Array = npt.NDArray[Any]
+_FORMAT = "opo_fast.Simulation"
+SAVE_SECONDS = 30.0
+"""Between two savings of a run; longer where a saving takes longer than a twentieth of that."""
 
 
 def _label(cmdp: Any, context: Any) -> str:
@@ -37,41 +42,40 @@ def _label(cmdp: Any, context: Any) -> str:
     return str(labels[context]) if isinstance(context, int) and 0 <= context < len(labels) else str(context)
 
 
-class _Truth:
-    """The true models' values, computed once per context while they stay in the cache."""
-
-    def __init__(self, cmdp: ContextualMDP, backend: Backend) -> None:
-        self.cmdp, self.backend = cmdp, backend
-        self._values: LRU[tuple[float, float]] = LRU(1 << 24)
-
-    def values(self, key: Any, mdp: LayeredMDP) -> tuple[float, float]:
-        """V(s_1) of the optimum and of the uniform policy."""
-        found = self._values.get(key)
-        if found is None:
-            best = float(solve(mdp, backend=self.backend).v[0])
-            uniform = float(evaluate(mdp, mdp.uniform_policy(), backend=self.backend).v[0])
-            found = (best, uniform)
-            self._values.put(key, found, 256)
-        return found
+LOOKS = 16
+"""Looks at all pairs, for the diagnostics of a run, while the number of episodes doubles."""
 
 
-LOOKS = 100
-"""In about so many episodes of a run all pairs are looked at for its diagnostics."""
+def _looks(episode: int) -> bool:
+    """Whether all pairs are looked at in an episode: this costs as much as a step of a chain.
+
+    The number of the episode alone decides, so that a run that goes on has the same diagnostics as one that was longer from the start.
+    """
+    return episode % max(1, (1 << episode.bit_length()) // (2 * LOOKS)) == 0
 
 
 class Simulation:
-    """A run that can be driven episode by episode; `simulate` is the loop around it.
+    """A run that can be driven episode by episode, saved to a file and gone on with; `simulate` is the loop around it.
 
     Parameters
     ----------
     As those of `simulate`.
+
+    Attributes
+    ----------
+    first : int
+        Episodes that the agent had observed before: the run begins at that episode of every stream.
+    episode : int
+        Episodes of this run that were played.
+    about : dict
+        Plain values that `save` keeps with the run, such as how to build its environment.
     """
 
     def __init__(
         self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba", log: bool = False
     ) -> None:
         check_backend(backend)
-        for name in ("sample_context", "mdp", "layout"):
+        for name in ("sample_context", "layout"):
             if not hasattr(cmdp, name):
                 raise OpoError(f"cmdp is a {type(cmdp).__name__} without {name}: a ContextualMDP is needed")
         for name in ("policy", "observe"):
@@ -83,25 +87,24 @@ class Simulation:
         self.cmdp, self.agent, self.backend = cmdp, agent, backend
         self.agent_name = str(getattr(agent, "name", type(agent).__name__))
         self.streams = Streams(seed, cmdp.layout.horizon)
+        self.first = whole(getattr(agent, "episode", 0), "agent.episode", least=0)
         self.episode = 0
         self.contexts: list[Any] = []
         self.labels: list[str] = []
-        try:
-            self.columns: dict[str, Array] = {
-                name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
-            }
-        except (MemoryError, ValueError, OverflowError):
-            raise OpoError(f"episodes is {self.episodes}: the records of so many do not fit into memory") from None
-        self._truth = _Truth(cmdp, backend)
+        check_room(len(COLUMNS) * self.episodes, f"episodes is {self.episodes}: the records of so many")
+        self.columns: dict[str, Array] = {
+            name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
+        }
+        self._world = world_of(cmdp, self.streams, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []
         self._recorder = Recorder(cmdp.layout) if truth(log, "log") else None
-        self._sample_losses: Callable[[Array, Array], Array] | None = getattr(cmdp, "sample_losses", None)
         self.seconds = 0.0
+        self.about: dict[str, Any] = {}
 
     def context(self, episode: int) -> Any:
-        """The context of an episode; it depends on the seed and the episode alone."""
-        context = self.cmdp.sample_context(self.streams.generator("contexts", episode))
+        """The context of an episode of this run; it depends on the seed, `first` and the episode alone."""
+        context = self.cmdp.sample_context(self.streams.generator("contexts", self.first + episode))
         # An environment may write all its contexts into one array.
         return frozen(context.copy()) if isinstance(context, np.ndarray) else context
 
@@ -120,42 +123,34 @@ class Simulation:
         began = time.perf_counter()
         t, columns = self.episode, self.columns
         context = self._coming()
-        key = context_key(context)
-        mdp = self.cmdp.mdp(context)
-        policy = check_policy(mdp, self.agent.policy(context))
-        value = float(evaluate(mdp, policy, backend=self.backend).v[0])
+        self._world.enter(context)
+        policy = self._world.check(self.agent.policy(context))
+        values = self._world.values(context, policy)
         saturation = float(self.agent.saturation(context)) if hasattr(self.agent, "saturation") else np.nan
         if hasattr(self.agent, "diagnostics"):
-            # A look at all pairs costs as much as a step of a chain.
-            full = t % max(1, self.episodes // LOOKS) == 0 or t == self.episodes - 1
-            for name, number in zip(DIAGNOSTICS, self.agent.diagnostics(context, full=full), strict=True):
+            numbers = self.agent.diagnostics(context, full=_looks(self.first + t))
+            for name, number in zip(DIAGNOSTICS, numbers, strict=True):
                 columns[name][t] = number
-        u_action, u_next, u_loss = (self.streams.uniforms(name, t) for name in ("actions", "transitions", "losses"))
-        trajectory = play(mdp, policy, u_action, u_next, u_loss, context, self._sample_losses, self.backend)
-        if self._sample_losses is not None:
-            check_trajectory(mdp.layout, mdp.action_mask, trajectory)
+        trajectory = self._world.play(self.first + t, context, policy)
         self.agent.observe(trajectory)
         if self._recorder is not None:
-            self._recorder.add(trajectory, policy, mdp.action_mask)
+            self._recorder.add(trajectory, policy, self._world.action_mask)
         number = self._number(context)
-        best, uniform = self._truth.values(key, mdp)
-        columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = value, best, uniform
+        columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = values
         columns["observed_loss"][t] = trajectory.losses.sum()
         columns["saturation"][t] = saturation
         columns["context_index"][t] = number
         if hasattr(self.agent, "held_out"):
-            self._record_errors(t, mdp, trajectory)
+            self._record_errors(t, trajectory)
         fits = getattr(self.agent, "fits", (-1, -1))
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
         self.episode += 1
         self.seconds += time.perf_counter() - began
 
-    def _record_errors(self, t: int, mdp: LayeredMDP, trajectory: Trajectory) -> None:
+    def _record_errors(self, t: int, trajectory: Trajectory) -> None:
         """Errors along a trajectory of the fits before it, and of the truth."""
-        means, along = mdp.losses[trajectory.states[:-1], trajectory.actions], mdp.transitions.along(trajectory.states, trajectory.actions)
-        truth = float(np.square(means - trajectory.losses).sum()), log_loss(along)
-        for name, error in zip(ERRORS, (*self.agent.held_out, *truth), strict=True):
+        for name, error in zip(ERRORS, (*self.agent.held_out, *self._world.errors(trajectory)), strict=True):
             self.columns[name][t] = error
 
     def _number(self, context: Any) -> int:
@@ -184,6 +179,9 @@ class Simulation:
         state = {
             "seed": self.streams.seed,
             "planned_episodes": self.episodes,
+            "first_episode": self.first,
+            "environment": self._environment_name(),
+            "agent_name": self.agent_name,
             "episode": self.episode,
             "seconds": self.seconds,
             "columns": {name: column[: self.episode].copy() for name, column in self.columns.items()},
@@ -194,7 +192,7 @@ class Simulation:
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken; it must come from a run of the same arguments.
+        """Go on where `state` was taken; it must come from a run of the same arguments, of as many episodes or fewer.
 
         Raises
         ------
@@ -202,16 +200,17 @@ class Simulation:
             The state is that of another run, or does not fit the agent.
         """
         fields = Fields(state, "what a Simulation's state() gave")
-        for name, mine in (("seed", self.streams.seed), ("planned_episodes", self.episodes)):
+        known = {"seed": self.streams.seed, "environment": self._environment_name(), "agent_name": self.agent_name}
+        for name, mine in known.items():
             if not agrees(state.get(name), mine):
                 raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
-        episode, seconds = fields.whole("episode", most=self.episodes), fields.number("seconds")
+        episode, seconds, first = fields.whole("episode", most=self.episodes), fields.number("seconds"), fields.whole("first_episode")
         columns = _checked_columns(fields.inner("columns"), episode)
         if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
             raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
         theirs = fields.inner("agent")
         if "episode" in theirs.state:
-            theirs.exactly("episode", episode, "as many as the run has played")
+            theirs.exactly("episode", first + episode, "as many as the run has played")
         before = self.agent.state()
         try:
             self.agent.restore(theirs.state)
@@ -222,14 +221,57 @@ class Simulation:
             raise
         for name, column in self.columns.items():
             column[:episode] = columns[name]
-        self.episode, self.seconds, self._ahead = episode, seconds, []
+        self.episode, self.seconds, self.first, self._ahead = episode, seconds, first, []
         self._numbers, self.contexts, self.labels = {}, [], []
-        _, first = np.unique(self.columns["context_index"][:episode], return_index=True)
-        for t in first:
+        _, seen = np.unique(self.columns["context_index"][:episode], return_index=True)
+        for t in seen:
             self._number(self.context(int(t)))
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that is needed to go on to `path` as npz (no pickle), whole or not at all; see `state`."""
+        if self._recorder is not None:
+            raise OpoError("log is True: a run that keeps its trajectories cannot be saved on the way")
+        state = self.state()
+        # Chains whose contexts are objects of the user's own are built again instead.
+        if not holds(state.get("chains")):
+            del state["chains"]
+        write_state(path, {"format": _FORMAT, "about": self.about, **state})
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], cmdp: ContextualMDP, agent: Any, episodes: int | None = None, *, backend: Backend = "numba"
+    ) -> Simulation:
+        """The run that `save` wrote, in another process or another day: it goes on with the same bits.
+
+        Parameters
+        ----------
+        path : path
+        cmdp, agent
+            Built with the same arguments; what `agent` has learned is replaced by what the file holds.
+        episodes : int, optional
+            T of the run, at least as many as were played. Default: as planned.
+        backend : {"numba", "numpy"}
+
+        Raises
+        ------
+        OpoError
+            No such file, a damaged one, or one of another environment or agent: the setting that differs, with both values.
+        """
+        state = read_run(path)
+        if episodes is None:
+            episodes = whole(state.get("planned_episodes"), "planned_episodes", least=1)
+        run = cls(cmdp, agent, episodes, whole(state.get("seed"), "seed", least=0, most=None), backend=backend)
+        run.restore(state)
+        run.about = Fields(state, "what Simulation.save wrote").inner("about").plain()
+        return run
+
+    def _environment_name(self) -> str:
+        return str(getattr(self.cmdp, "name", type(self.cmdp).__name__))
+
     def regret_so_far(self) -> str:
-        """The cumulative regret, for a bar."""
+        """The cumulative regret, or the mean of the observed losses where the regret is not known, for a bar."""
+        if not self._world.exact:
+            return f"loss {figure(float(self.columns['observed_loss'][: self.episode].mean()), '.3f')}"
         done = slice(0, self.episode)
         return f"regret {figure(float((self.columns['value'][done] - self.columns['optimal_value'][done]).sum()), '.1f')}"
 
@@ -237,10 +279,12 @@ class Simulation:
         """What was recorded so far."""
         few = len(self._numbers) <= 10_000
         settings = {
-            "environment": str(getattr(self.cmdp, "name", type(self.cmdp).__name__)),
+            "environment": self._environment_name(),
             "agent": self.agent_name,
             "seed": self.streams.seed,
             "planned_episodes": self.episodes,
+            "first_episode": self.first,
+            "exact": self._world.exact,
             "interrupted": interrupted,
             "seconds": self.seconds,
             "labels": list(self.labels) if few else [],
@@ -249,6 +293,16 @@ class Simulation:
         result = SimulationResult(columns, list(self.contexts) if few else [], settings)
         result.log = None if self._recorder is None else self._recorder.log()
         return result
+
+
+def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state that `Simulation.save` wrote."""
+    what = "a run that Simulation.save wrote"
+    state = read_state(path, what)
+    with reading(path, what):
+        if state.get("format") != _FORMAT:
+            raise OpoError(f"its format is {state.get('format')!r}: {_FORMAT!r} is needed")
+        return state
 
 
 def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
@@ -267,6 +321,23 @@ def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
     return columns
 
 
+class _Saver:
+    """Saves a run from time to time, so that a process that is killed loses little."""
+
+    def __init__(self, run: Simulation, path: str | os.PathLike[str] | None) -> None:
+        self.run, self.path = run, path
+        self._next = time.monotonic() + SAVE_SECONDS
+
+    def save(self, *, now: bool = False) -> None:
+        """Save if it is time, or in any case."""
+        began = time.monotonic()
+        if self.path is None or not self.run.episode or not (now or began >= self._next):
+            return
+        self.run.save(self.path)
+        ended = time.monotonic()
+        self._next = ended + max(SAVE_SECONDS, 20 * (ended - began))
+
+
 def simulate(
     cmdp: ContextualMDP,
     agent: Any,
@@ -276,15 +347,21 @@ def simulate(
     progress: bool | None = None,
     backend: Backend = "numba",
     log: bool = False,
+    save: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> SimulationResult:
     """Run `agent` for `episodes` episodes (paper, section 2.2) and record its exact regret.
 
     Parameters
     ----------
     cmdp : ContextualMDP
+        Or an environment without ``mdp`` that has ``reset(context, rng)`` and ``step(action)`` (see `runs.worlds.SampledWorld`):
+        values and regret are then NaN, and ``result.exact`` is False.
     agent : Agent
+        One that has observed n episodes goes on at episode n of every stream: 100 episodes and 100 more, joined by
+        ``first + second``, are the 200 of an unbroken run.
     episodes : int
-        T, at least 1.
+        T, at least 1: the episodes of this call; with `resume` those of the whole run.
     seed : int
         Keys the streams of contexts, actions, transitions and losses. The same seed gives the same bits, and two agents
         with the same seed see the same contexts and uniforms. No global random state is touched.
@@ -294,6 +371,11 @@ def simulate(
         Of the true values and the rollouts; the agent has its own.
     log : bool
         Keep all trajectories, with the probabilities of the actions: ``result.log`` is then a `TrajectoryLog`.
+    save : path, optional
+        Save the run there every half minute, at its end and at Ctrl-C, for `resume` or `Simulation.load`.
+    resume : path or mapping, optional
+        What `save` wrote, or what `Simulation.state` gave: the run goes on there, to the same bits as one that was not
+        interrupted. The agent must be built with the same arguments; what it has learned is replaced.
 
     Returns
     -------
@@ -306,16 +388,29 @@ def simulate(
     OpoError
         The agent or the environment does not fit; an error of either names the episode.
     """
+    if log and (save is not None or resume is not None):
+        raise OpoError("log is True: a run that keeps its trajectories can be neither saved on the way nor resumed")
     run = Simulation(cmdp, agent, episodes, seed, backend=backend, log=log)
+    if resume is not None:
+        run.restore(dict(resume) if isinstance(resume, Mapping) else read_run(resume))
+    return play_out(run, progress=progress, save=save)
+
+
+def play_out(run: Simulation, *, progress: bool | None = None, save: str | os.PathLike[str] | None = None) -> SimulationResult:
+    """Play the episodes that a run has left; see `simulate`."""
+    saver = _Saver(run, save)
     # Only the first episode takes long without a sign: kernels are compiled then.
     with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:
             while run.episode < run.episodes and not interrupted():
                 run.step()
                 shown(run.episode, run.regret_so_far)
+                saver.save()
         except KeyboardInterrupt:
+            # In the middle of an episode: what was saved before is whole, the agent perhaps not.
             return run.result(interrupted=True)
         except Exception as error:
             error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
             raise
+        saver.save(now=True)
     return run.result(interrupted=run.episode < run.episodes)

@@ -2,76 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import inspect
 import os
 import pathlib
-import sys
 from collections import OrderedDict
 from typing import Any
 
 from .. import agents, envs
+from .._support.modules import load
 from ..errors import OpoError
 from .file import Study
 from .grid import Choice, Run
-from .origin import digest, module_file, origin
+from .origin import origin
 
-__all__ = ["check_names", "forget", "load", "make_agent", "make_environment"]
+__all__ = ["check_names", "forget", "make_agent", "make_environment"]
 
 KEPT = 4
 """Environments that a process keeps."""
 _made: OrderedDict[tuple[str, str], Any] = OrderedDict()
-_imported: dict[str, str] = {}
-"""Digest of the source of each module that was imported for a study."""
 
 
 def check_names(study: Study) -> None:
     """Refuse unknown names before anything is run; import paths are looked at by the runs themselves."""
     for kind, known in (("environments", envs.names()), ("agents", agents.names())):
         for i, entry in enumerate(getattr(study, kind)):
-            if ":" not in entry.name and entry.name not in known and not (study.root / entry.name).is_file():
+            if ":" not in entry.name and entry.name not in known and not os.path.isfile(study.root / entry.name):
                 raise OpoError(
                     f"{kind}[{i}].name is {entry.name!r}: one of {', '.join(known)}, or an import path 'module:function', is needed"
                 )
-
-
-def load(path: str, root: str) -> Any:
-    """The function of an import path ``module:function``; modules beside the study file are found first."""
-    module, _, name = path.partition(":")
-    _drop_stale(module, root)
-    added = root not in sys.path
-    if added:
-        sys.path.insert(0, root)
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise OpoError(f"{path!r}: there is no module {module!r}, neither installed nor in {root!r}") from None
-        raise
-    except AttributeError:
-        raise OpoError(f"{path!r}: the module {module!r} has no {name!r}") from None
-    finally:
-        if added:
-            with contextlib.suppress(ValueError):
-                sys.path.remove(root)
-
-
-def _drop_stale(module: str, root: str) -> None:
-    """Have a module imported anew that is not the one of this study: of another folder, or edited since."""
-    source = module_file(module, root)
-    if source is None or module == "__main__":
-        return
-    loaded = getattr(sys.modules.get(module), "__file__", None)
-    now = digest(source)
-    if loaded is not None and os.path.realpath(loaded) != os.path.realpath(source):
-        package = module.partition(".")[0]
-        for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-            del sys.modules[name]
-    elif _imported.get(module, now) != now:
-        sys.modules.pop(module, None)
-    importlib.invalidate_caches()
-    _imported[module] = now
 
 
 def make_environment(run: Run, root: str) -> Any:
@@ -82,7 +40,7 @@ def make_environment(run: Run, root: str) -> Any:
     key = choice.key, repr(origin(run, root))
     if key not in _made:
         beside = pathlib.Path(root, choice.name)
-        _made[key] = envs.make(os.fspath(beside) if beside.is_file() else choice.name, **choice.options)
+        _made[key] = envs.make(os.fspath(beside) if os.path.isfile(beside) else choice.name, **choice.options)
         while len(_made) > KEPT:
             _made.popitem(last=False)
     _made.move_to_end(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import pathlib
 import re
@@ -246,14 +247,18 @@ class _Check:
         return value
 
     def whole(self, value: Any, path: tuple[str | int, ...], least: int) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        try:
+            number = least - 1 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = least - 1
+        if number < least:
             raise self.error(path, value, f"a whole number of at least {least} is needed")
-        if value > LARGEST and path[0] != "seeds":
+        if number > LARGEST and path[0] != "seeds":
             raise self.error(path, value, f"a whole number of at most {LARGEST} is needed")
-        return int(value)
+        return number
 
     def one_of(self, value: Any, path: tuple[str | int, ...], known: Sequence[str]) -> str:
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise self.error(path, value, f"one of {', '.join(known)} is needed")
         return str(value)
 

@@ -5,23 +5,21 @@ They are part of a run's identity: runs of an edited model or module are never t
 
 from __future__ import annotations
 
-import functools
 import glob
-import hashlib
 import os
 import pathlib
 import platform
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from .._support.modules import digest, module_file
 from .grid import Choice, Run
 
-__all__ = ["changes", "digest", "mixtures", "module_file", "origin", "versions"]
+__all__ = ["changes", "mixtures", "origin", "versions"]
 
-_BESIDE = ("lab", "sta", "srew", "trew")
+_BESIDE = ("lab", "sta", "srew", "trew", "rew")
 """Endings of the files that belong to a .tra file of the same name."""
 
 
@@ -76,24 +74,6 @@ def mixtures(metas: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def digest(path: pathlib.Path) -> str:
-    """The checksum of a file's content; read again only where the file is another."""
-    try:
-        there = path.stat()
-    except OSError:
-        return "gone"
-    return _digest(path, there.st_mtime_ns, there.st_size, there.st_ino)
-
-
-@functools.lru_cache(256)
-def _digest(path: pathlib.Path, *_: int) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    except OSError:
-        return "unreadable"
-
-
 def _files(choice: Choice, root: str) -> Iterator[pathlib.Path]:
     """The files that a choice names: its module, its model with what lies beside it, and files in its options."""
     if ":" in choice.name:
@@ -102,7 +82,7 @@ def _files(choice: Choice, root: str) -> Iterator[pathlib.Path]:
             yield source
     else:
         model = pathlib.Path(root, choice.name)
-        if model.is_file():
+        if os.path.isfile(model):
             yield model
             if model.suffix == ".tra":
                 for ending in _BESIDE:
@@ -110,17 +90,3 @@ def _files(choice: Choice, root: str) -> Iterator[pathlib.Path]:
     for value in choice.options.values():
         if isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value:
             yield from (path for path in (pathlib.Path(root, value), pathlib.Path(value)) if os.path.isfile(path))
-
-
-def module_file(module: str, root: str) -> pathlib.Path | None:
-    """The source file of a module, which is not imported for that; modules in `root` come first."""
-    if module == "__main__":
-        known = getattr(sys.modules[module], "__file__", None)
-        return None if known is None else pathlib.Path(known)
-    parts = module.split(".")
-    for place in (root, *sys.path):
-        base = pathlib.Path(place, *parts)
-        for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-            if path.is_file():
-                return path
-    return None

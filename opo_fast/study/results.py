@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import one_of
 from .._support.files import writing
 from ..errors import OpoError
 from ..runs.result import DIAGNOSTICS
@@ -83,8 +84,7 @@ class Results:
 
     def summaries(self, environment: str, agent: str, name: str) -> dict[int, float]:
         """One number of each finished run, by seed: "regret", "gap_closed", "seconds", ... ; those without it are left out."""
-        if name not in SUMMARY:
-            raise OpoError(f"name is {name!r}: one of {', '.join(SUMMARY)} is needed")
+        one_of(name, "name", SUMMARY)
         found = {}
         for run in self.finished(environment, agent):
             value = self.done[run.id]["summary"].get(name)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .._support.checks import MANY, instance, whole
+from .._support.checks import MANY, instance, one_of, whole
 from .._support.interrupts import interrupts
 from .._support.progress import wants_bars
 from .._support.threads import processors
@@ -144,10 +144,8 @@ def run_study(
 
 
 def _check_choices(scheduler: str, changed: str, address: str | None, here: bool) -> None:
-    if scheduler not in SCHEDULERS:
-        raise OpoError(f"scheduler is {scheduler!r}: 'loky', 'dask' or 'ray' is needed")
-    if changed not in ("ask", "redo", "keep"):
-        raise OpoError(f"changed is {changed!r}: 'ask', 'redo' or 'keep' is needed")
+    one_of(scheduler, "scheduler", SCHEDULERS)
+    one_of(changed, "changed", ("ask", "redo", "keep"))
     if address is not None and scheduler == "loky":
         raise OpoError(f"address is {address!r}: only the schedulers 'dask' and 'ray' take one")
     if not here:

@@ -107,7 +107,7 @@ class Store:
     def open(cls, folder: str | os.PathLike[str]) -> Store:
         """A folder that exists."""
         store = cls(folder)
-        if not (store.folder / "study.json").is_file():
+        if not os.path.isfile(store.folder / "study.json"):
             raise StoreError(f"{os.fspath(folder)!r} is not the folder of a study (it has no study.json)")
         return store
 

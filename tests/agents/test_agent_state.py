@@ -34,9 +34,9 @@ def opo(env, losses, dynamics, **options):
 def run(env, agent, n, start=0, seed=5):
     """Episodes start..n-1 of a run; the policies that were played."""
     simulation = Simulation(env, agent, 60, seed)
-    simulation.episode = start
+    assert simulation.first == start
     played = []
-    while simulation.episode < n:
+    while simulation.first + simulation.episode < n:
         played.append(agent.policy(simulation.context(simulation.episode)))
         simulation.step()
     return played
@@ -244,3 +244,22 @@ def test_playing_on_past_the_episodes_of_the_parameters_is_said_once(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of.simulate(env, by_hand, 3)
+
+
+@pytest.mark.parametrize("kind", ["losses", "dynamics"])
+def test_an_agent_with_other_candidates_is_refused(tmp_path, kind):
+    env, losses, dynamics = contexts()
+    agent = opo(env, losses, dynamics)
+    run(env, agent, 10)
+    agent.save(tmp_path / "agent.npz")
+    _, other_losses, other_dynamics = contexts(seed=1)
+    other = opo(env, other_losses, dynamics) if kind == "losses" else opo(env, losses, other_dynamics)
+    name = {"losses": "loss 0", "dynamics": "dynamics 0"}[kind]
+    with pytest.raises(of.OpoError, match=rf"learned with another candidate '{name}': at context \d its numbers have the digest \w+, and"):
+        other.load(tmp_path / "agent.npz")
+    assert other.episode == 0
+    # The same candidates in another order are another class.
+    turned = opo(env, of.FiniteLossClass(losses.models[::-1]), dynamics)
+    with pytest.raises(of.OpoError, match="learned with another candidate"):
+        turned.load(tmp_path / "agent.npz")
+    assert opo(env, losses, dynamics).load(tmp_path / "agent.npz").episode == 10

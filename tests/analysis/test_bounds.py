@@ -33,6 +33,7 @@ def test_the_three_bonus_sums(found):
     assert found.under_explored == pytest.approx((8.0 + 2 * 2 * 6.0) * 4 * 3 * log(101), rel=1e-13)
     assert found.explored == pytest.approx(6 * found.under_explored, rel=1e-13)
     # The lemma rounds H + 2 H^2 up to 3 H^2.
+    assert found.bonus_lemma == pytest.approx(BONUSES, rel=1e-13)
     assert found.bonus_sum <= BONUSES
     assert found.bonus_sum == pytest.approx(found.inaccurate + found.under_explored + found.explored, rel=1e-13)
 
@@ -52,7 +53,35 @@ def test_the_theorem(found):
     assert found.expected_balanced == pytest.approx(balanced, rel=1e-13)
     assert found.regret - found.expected_balanced == pytest.approx(2 * 2 * sqrt(2 * 100 * log(8 / 0.1)), rel=1e-9)
     assert found.expected < found.expected_balanced
+    # Term (i) of the lemmas has the bonus sum twice.
+    assert found.expected_from_lemmas == pytest.approx(2 + 6 + 2 * ERRORS + 2 * found.bonus_sum + found.term_iii, rel=1e-13)
+    azuma = 2 * 2 * sqrt(2 * 100 * log(8 / 0.1))
+    assert found.regret_tight - found.expected == pytest.approx(azuma, rel=1e-9)
+    assert found.regret_from_lemmas - found.expected_from_lemmas == pytest.approx(azuma, rel=1e-9)
     assert found.trivial == 200
+
+
+def test_smaller_thresholds_make_a_larger_bound():
+    # gamma' = 1 and gamma = 1/10^4, below 1 / (432 H^4) = 1/6912.
+    given = {"eta": 0.25, "beta_loss": 8.0, "beta_dynamics": 6.0, "gamma": 1e-4, "gamma_visits": 1.0}
+    found = bounds(LAYOUT, 100, **SIZES, **given)
+    dynamics, spread = log(4 * 100 * 2 * 7 / 0.1), (8.0 + 2 * 2 * 6.0) * 4 * 3 * log(101)
+    assert found.inaccurate == pytest.approx((2 + 2 * 2**2) / 1e-4 * 100 * 2 * 2 * dynamics, rel=1e-13)
+    assert found.bonus_lemma == pytest.approx(6 * 100 * 2**3 * dynamics / 1e-4 + 7 * spread, rel=1e-13)
+    assert found.expected == pytest.approx(2 + 6 + 2 * ERRORS + found.bonus_lemma + found.term_iii, rel=1e-13)
+    pairs, top = 4 * 3 * log(101), 5184 * 100 * 2**7 * BOTH
+    rest = top / 8 + 7 * 8 * pairs + top / 6 + 14 * 6 * 2 * pairs + found.term_iii + 2 * 9
+    assert found.expected_balanced == pytest.approx(rest + 6 * 100 * 2**3 * BOTH / 1e-4, rel=1e-13)
+
+
+def test_adahedge_in_the_place_of_mirror_descent(found):
+    tuned = bounds(LAYOUT, 100, **SIZES, eta=0.25, beta_loss=8.0, beta_dynamics=6.0, term_iii=12.5)
+    assert tuned.term_iii == 12.5
+    for name in ("expected", "expected_from_lemmas", "expected_balanced", "regret", "regret_tight", "regret_from_lemmas"):
+        assert getattr(found, name) - getattr(tuned, name) == pytest.approx(found.term_iii - 12.5, rel=1e-6)
+    assert (tuned.term_i, tuned.term_iv, tuned.bonus_sum) == (found.term_i, found.term_iv, found.bonus_sum)
+    with pytest.raises(of.OpoError, match="term_iii is -1"):
+        bounds(LAYOUT, 100, **SIZES, term_iii=-1.0)
 
 
 def test_the_theorems_own_parameters():
@@ -73,7 +102,11 @@ def test_where_the_bound_begins_to_tell():
     before, after = bounds(layout, int(start / 1.01), **sizes), bounds(layout, int(start * 1.01), **sizes)
     assert before.regret_tight > before.trivial
     assert after.regret_tight < after.trivial
-    assert informative_from(layout, **sizes, tight=False) > start
+    assert informative_from(layout, **sizes, statement="regret") > informative_from(layout, **sizes, statement="regret_from_lemmas") > start
+    # 68 H log(2 T^3 |F| 8 / delta) < H T first at T = 2,111 = 68 log(3200 T^3).
+    assert informative_from(layout, **sizes, statement="squared") == pytest.approx(68 * log(3200 * 2111**3), abs=3)
+    with pytest.raises(of.OpoError, match="statement is 'trivial': one of squared"):
+        informative_from(layout, **sizes, statement="trivial")
 
 
 @pytest.mark.parametrize(

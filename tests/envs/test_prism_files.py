@@ -88,6 +88,46 @@ def test_files_by_name_take_what_lies_beside_them(tmp_path):
     assert e.reward_value(of.solve(e.mdp(0)).v[0]) == pytest.approx(11.5, abs=1e-12)
 
 
+STA = "(s,won)\n0:(0,false)\n1:(1,false)\n2:(-2,true)\n3:(3,true)\n"
+
+
+def test_states_and_actions_have_the_names_of_the_files(tmp_path):
+    paths = write(tmp_path, **FKNP, sta=STA)
+    table = from_prism(paths["tra"], labels=paths["lab"], states=paths["sta"])
+    assert table.state_names == ("0: s=0, won=false, init", "1: s=1, won=false", "2: s=-2, won=true, heads", "3: s=3, won=true")
+    assert table.action_names == ("go / safe / stop", "risk / reset")
+    table.save(tmp_path / "table.npz")
+    assert of.envs.TabularMDP.load(tmp_path / "table.npz").action_names == table.action_names
+    without = from_prism(write(tmp_path, tra="2 2\n0 1 1\n1 1 1\n")["tra"])
+    assert (without.state_names, without.action_names) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0:(0,1)\n", "line 1: '0:\\(0,1\\)' is no first line: the variables"),
+        (STA.replace("1:(1,false)", "1:(1)"), "line 3: '1:\\(1\\)': a state and 2 values"),
+        (STA.replace("3:(3", "4:(3"), "line 5: the state is 4: 0 to 3"),
+        (STA.replace("3:(3", "2:(3"), "line 5: state 2 was given already"),
+        (STA.replace("3:(3,true)\n", ""), "line 4: state 3 is missing"),
+    ],
+)
+def test_malformed_states(tmp_path, text, words):
+    paths = write(tmp_path, **FKNP, sta=text)
+    with pytest.raises(of.OpoError, match=words):
+        from_prism(paths["tra"], states=paths["sta"])
+
+
+def test_a_file_that_holds_no_model_is_named(tmp_path):
+    for name, content in (("a.npz", b"x"), ("b.npz", b""), ("c.txt", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(of.OpoError, match=name):
+            of.envs.from_file(tmp_path / name)
+    np.savez(tmp_path / "d.npz", meta=np.array("[1]"))
+    with pytest.raises(of.OpoError, match=r"d\.npz' is not a model of opo_fast"):
+        of.envs.from_file(tmp_path / "d.npz")
+
+
 def test_deadlocks_are_named_or_become_loops(tmp_path):
     paths = write(tmp_path, tra="5 2 2\n0 0 1 1\n1 0 3 1\n", srew="5 1\n3 2\n")
     with pytest.raises(of.OpoError, match=r"model\.tra: states without a choice: 2, 3, 4"):

@@ -1,100 +1,168 @@
 """Many attempts in processes of their own, so that a crash or a hang is a finding; each is fixed by its kind and seed.
 
-python -m tests.fuzz.run --tries 20000 [--first 0] [--kinds STATES]
+python -m tests.fuzz.run --kinds CALLS --tries 20000     # CALLS, FILES, COMMANDS, STATES, the name of one kind, or ALL
+python -m tests.fuzz.run --kinds called --first 417 --tries 1     # one attempt again, by what its finding says
+
+An attempt that takes over 10 seconds or more than 8 GiB, or ends its process, is a finding, too. ALL takes
+from each group in turn, by the shares in `SHARES`. The processes work in a folder of their own, which is thrown away.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 HERE = Path(__file__).parent
 PATIENCE = 10.0
-"""Seconds that an attempt may take, once kernels are compiled."""
-START = 600.0
-"""Seconds that the first one may take, which compiles them."""
+"""Seconds of a processor that an attempt may take, once kernels are compiled."""
+START = 300.0
+"""Seconds that an attempt may take which compiles kernels, and any attempt on a machine that is busy."""
+MEMORY = 8 << 30
+"""Bytes that a process may take beside what is mapped from files."""
+SHARES = {"CALLS": 5, "FILES": 2, "STATES": 2, "COMMANDS": 1}
+"""Attempts of each group in ten of all."""
 
 WORKER = """
-import sys
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, ({memory}, {memory}))
+said = os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 sys.path.insert(0, {here!r})
 import attempts
-kinds = {{kind.__name__: kind for kind in getattr(attempts, {group!r})}}
+kinds = {{kind.__name__: kind for kind in attempts.ALL}}
 for line in sys.stdin:
     name, seed = line.split()
     try:
         outcome = "ok " + attempts.attempt(kinds[name], int(seed))
     except attempts.Finding as finding:
         outcome = "FINDING " + repr(str(finding))
-    print(outcome.replace("\\n", " ")[:500], flush=True)
+    print(outcome.replace("\\n", " ")[:500], file=said, flush=True)
 """
 
 
-def worker(group: str) -> subprocess.Popen[str]:
-    paths = [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", WORKER.format(here=str(HERE), group=group)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )  # fmt: skip
+class Worker:
+    """A process that makes one attempt after the other."""
+
+    def __init__(self, folder: str) -> None:
+        paths = [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-c", WORKER.format(here=str(HERE), memory=MEMORY)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )  # fmt: skip
+        self.seen: set[str] = set()
+
+    def ask(self, name: str, seed: int, patience: float) -> str:
+        """The outcome of one attempt, or how its process ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        late, done = threading.Event(), threading.Event()
+        watch = threading.Thread(target=self._watch, args=(patience, late, done))
+        watch.start()
+        try:
+            self.process.stdin.write(f"{name} {seed}\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            done.set()
+            watch.join()
+        if line:
+            return line.strip()
+        return "FINDING it hangs" if late.is_set() else f"FINDING the process ended with {self.process.wait()}"
+
+    def _watch(self, patience: float, late: threading.Event, done: threading.Event) -> None:
+        """End the process once an attempt took too long: on its processor, or by the clock where it only waits."""
+        clock, used = time.monotonic(), self._used()
+        while not done.wait(0.5):
+            if self._used() - used > patience or time.monotonic() - clock > START:
+                late.set()
+                self.process.kill()
+                return
+
+    def _used(self) -> float:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(self.process.pid).cpu_times()
+            return float(times.user + times.system)
+        return 0.0
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
-def ask(process: subprocess.Popen[str], name: str, seed: int, patience: float) -> str:
-    """The outcome of one attempt, or how its process ended."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    late = threading.Event()
-    timer = threading.Timer(patience, lambda: (late.set(), process.kill()))
-    timer.start()
-    try:
-        process.stdin.write(f"{name} {seed}\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-    finally:
-        timer.cancel()
-    if line:
-        return line.strip()
-    return "FINDING it hangs" if late.is_set() else f"FINDING the process ended with {process.wait()}"
-
-
-def run(group: str, tries: int, first: int = 0) -> tuple[collections.Counter[str], list[str]]:
-    """Counts of outcomes, and the findings with kind and seed."""
+def plan(kinds: str, tries: int, first: int) -> Iterator[tuple[str, int]]:
+    """Kind and seed of each attempt."""
     sys.path.insert(0, str(HERE))
     import attempts
 
-    names = [kind.__name__ for kind in getattr(attempts, group)]
+    if kinds == "ALL":
+        groups = [group for group, share in SHARES.items() for _ in range(share)]
+        names = [[kind.__name__ for kind in getattr(attempts, group)] for group in groups]
+        counts: collections.Counter[str] = collections.Counter()
+        for i in range(tries):
+            choice = names[i % len(names)]
+            name = choice[(i // len(names)) % len(choice)]
+            yield name, first + counts[name]
+            counts[name] += 1
+        return
+    choice = [kind.__name__ for kind in getattr(attempts, kinds)] if kinds in SHARES else [kinds]
+    for i in range(tries):
+        yield choice[i % len(choice)], first + i // len(choice)
+
+
+def run(kinds: str, tries: int, first: int = 0, say: bool = False) -> tuple[collections.Counter[str], list[str]]:
+    """Counts of outcomes, and the findings with kind and seed."""
     counts: collections.Counter[str] = collections.Counter()
     findings: list[str] = []
-    process, patience = worker(group), START
-    for i in range(tries):
-        name, seed = names[i % len(names)], first + i // len(names)
-        # Each kind compiles its own kernels at first.
-        outcome = ask(process, name, seed, START if i < 50 else patience)
-        patience = PATIENCE
-        counts[f"{name}: {outcome.split()[0]} {' '.join(outcome.split()[1:3])}" if outcome.startswith("ok") else f"{name}: FINDING"] += 1
-        if not outcome.startswith("ok"):
-            findings.append(f"{name} {seed}: {outcome}")
-        if process.poll() is not None or "hangs" in outcome or "ended" in outcome:
-            process.kill()
-            process, patience = worker(group), START
-    process.kill()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        worker = Worker(folder)
+        for i, (name, seed) in enumerate(plan(kinds, tries, first)):
+            # Kernels may be compiled at first.
+            outcome = worker.ask(name, seed, START if i < 50 or name not in worker.seen else PATIENCE)
+            if outcome == "FINDING it hangs":
+                # Or it compiled a kernel that no attempt before needed: the second time tells.
+                worker.close()
+                worker = Worker(folder)
+                if worker.ask(name, seed, START).startswith("ok"):
+                    outcome = worker.ask(name, seed, PATIENCE)
+            worker.seen.add(name)
+            good = outcome.startswith("ok")
+            counts[f"{name}: {' '.join(outcome.split()[1:3]) if good else 'FINDING'}"] += 1
+            if not good:
+                findings.append(f"{name} {seed}: {outcome}")
+                if say:
+                    print(findings[-1], flush=True)
+            if worker.process.poll() is not None or outcome == "FINDING it hangs" or "process ended" in outcome:
+                worker.close()
+                worker = Worker(folder)
+        worker.close()
     return counts, findings
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=20_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--kinds", default="STATES")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--kinds", default="ALL")
     given = parser.parse_args()
-    counts, findings = run(given.kinds, given.tries, given.first)
+    began = time.monotonic()
+    counts, findings = run(given.kinds, given.tries, given.first, say=True)
     for outcome, count in sorted(counts.items()):
         print(f"{count:7d}  {outcome}")
-    print("\n".join(findings) or "no finding")
+    print(f"{given.tries} attempts of {given.kinds} from seed {given.first} in {time.monotonic() - began:.0f} s: {len(findings)} findings")
     return bool(findings)
 
 
