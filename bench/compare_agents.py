@@ -37,7 +37,7 @@ ENVIRONMENTS = {
 }
 """Environment and episodes, fewer where an episode takes long."""
 BY_HAND = "opo, by hand"
-TUNED = {BY_HAND: {"bonus_scale": 2e-6, "eta_scale": 15.0}}
+TUNED = {BY_HAND: {"bonus_scale": 2e-6, "eta_scale": 50.0}}
 
 
 def fitting(cmdp: envs.Environment, episodes: int) -> list[str]:
