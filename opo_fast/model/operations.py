@@ -255,6 +255,24 @@ def play(
     return Trajectory(context, states, actions, (sample_losses or bernoulli)(means, u_loss))
 
 
+def play_in(
+    cmdp: Any,
+    mdp: LayeredMDP,
+    policy: Array,
+    uniforms: tuple[Array, Array, Array],
+    context: Any,
+    backend: Backend,
+    rows: Array | None = None,
+) -> Trajectory:
+    """One episode of an environment from the uniforms of actions, transitions and losses, with the losses that the environment gives."""
+    sampler, joint = getattr(cmdp, "sample_losses", None), getattr(cmdp, "joint_losses", None)
+    trajectory = play(mdp, policy, *uniforms, context, sampler, backend, rows)
+    if joint is not None:
+        losses = joint(context, trajectory.states, trajectory.actions, uniforms[2])
+        trajectory = Trajectory(context, trajectory.states, trajectory.actions, losses)
+    return trajectory if sampler is None and joint is None else check_trajectory(mdp.layout, mdp.action_mask, trajectory)
+
+
 # -- checks ---------------------------------------------------------------------------------------------------------
 
 
@@ -271,12 +289,7 @@ def _check_mdp(mdp: LayeredMDP) -> None:
 def check_policy(mdp: LayeredMDP, policy: npt.ArrayLike) -> Array:
     """`policy` as a valid contiguous float64 array (n_states, A) of this model."""
     _check_mdp(mdp)
-    return checked_policy(mdp.layout, mdp.action_mask, policy)
-
-
-def checked_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
-    """`policy` as a valid contiguous float64 array (n_states, A) of a layout and its allowed pairs."""
-    return _checked_policy(as_real(policy, "policy"), layout, action_mask)
+    return as_policy(mdp.layout, mdp.action_mask, policy)
 
 
 def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
@@ -296,7 +309,7 @@ def _policy_rows(mdp: LayeredMDP, policy: npt.ArrayLike) -> tuple[Array, float]:
 _FAULTS = {
     1: "the probability is {value!r}; a finite number is needed",
     2: "the probability is {value!r}; at least 0 is needed",
-    3: "the action is masked and has probability {value!r}; 0 is needed (an agent is given its environment's action_mask)",
+    3: "the action is masked and has probability {value!r}; 0 is needed (build the agent with action_mask=env.action_mask)",
 }
 _ALL = np.empty((0, 0), dtype=np.bool_)
 
