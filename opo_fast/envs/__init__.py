@@ -4,6 +4,7 @@ from .adapters import from_gymnasium, from_mdptoolbox, from_pairs, from_quanteco
 from .bandits import classification_bandit, trial_bandit
 from .environment import Environment, Noise, PerContext
 from .families import cliff_walking, family, frozen_lake, taxi
+from .functions import from_functions
 from .gathering import gathering_table, resource_gathering
 from .generators import combination_lock, random_finite, random_linear, random_softmax
 from .icu_sepsis import icu_sepsis, load_icu_data
@@ -31,6 +32,7 @@ __all__ = [
     "expected_rewards",
     "family",
     "from_file",
+    "from_functions",
     "from_gymnasium",
     "from_mdptoolbox",
     "from_pairs",

@@ -93,6 +93,8 @@ class Environment:
         Steps that are played in the source's own terms: the horizon, less an added start layer. Default: the horizon.
     noise : Noise, optional
         Of the observed losses. Default: Bernoulli.
+    joint_losses : callable, optional
+        Observed losses that depend on the next states; see `ContextualMDP`.
     state_names, action_names : sequence of str, optional
         What each state of the layout and each action is called; those of one layer differ.
     name, source : str
@@ -120,6 +122,7 @@ class Environment:
         reward_map: RewardMap | None = None,
         steps: int | None = None,
         noise: Noise | None = None,
+        joint_losses: Callable[[Any, Array, Array, Array], Array] | None = None,
         state_names: Sequence[str] | None = None,
         action_names: Sequence[str] | None = None,
         name: str = "environment",
@@ -137,6 +140,10 @@ class Environment:
         self.reward_map, self.steps = reward_map, layout.horizon if steps is None else whole(steps, "steps", least=1)
         if noise is not None:
             self.sample_losses = noise
+        if joint_losses is not None:
+            if noise is not None:
+                raise OpoError("noise and joint_losses are both given: one of the two is needed")
+            self.joint_losses = joint_losses
         known = Names(state_names, action_names)
         known.check(layout)
         self.state_names, self.action_names = known.states, known.actions

@@ -84,7 +84,7 @@ def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array) -> Arra
 _FAULTS = {
     1: "the probability is {value!r}; a finite number is needed",
     2: "the probability is {value!r}; at least 0 is needed",
-    3: "the action is masked and has probability {value!r}; 0 is needed (an agent is given its environment's action_mask)",
+    3: "the action is masked and has probability {value!r}; 0 is needed (build the agent with action_mask=env.action_mask)",
 }
 _ALL = np.empty((0, 0), dtype=np.bool_)
 

@@ -45,7 +45,9 @@ class ContextualMDP(Protocol):
     """An environment: any object with these three is one.
 
     An environment may also have ``sample_losses(means, uniforms)``, from the mean losses and uniforms of the visited
-    pairs, (H,) each, to the observed losses; without it they are Bernoulli with that mean.
+    pairs, (H,) each, to the observed losses; without it they are Bernoulli with that mean. Losses that depend on the next state, and
+    are drawn jointly with it, come from ``joint_losses(context, states, actions, uniforms)``, of shapes (H + 1,), (H,), (H,); their
+    mean given the pair must be that of the model.
     """
 
     @property

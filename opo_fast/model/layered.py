@@ -74,6 +74,7 @@ class LayeredMDP(Immutable):
         start: Any = 0,
         action_mask: npt.ArrayLike | None = None,
         *,
+        terminal: npt.ArrayLike | None = None,
         dtype: npt.DTypeLike = np.float64,
     ) -> LayeredMDP:
         """Unroll a time-homogeneous model over `horizon` steps; all layers share one block of transitions.
@@ -88,6 +89,9 @@ class LayeredMDP(Immutable):
             A state: layer sizes are [1, S, ..., S], H layers, the first layer being that state. A distribution: an
             extra first layer of one state with loss 0 is added, whose rows are that distribution: H + 1 layers.
         action_mask : array_like of bool, shape (S, A), optional
+        terminal : array_like, shape (S,), optional
+            Terminal (salvage) values: what it costs to be in a state after the last step, in [0, 1]. One more layer, in which every
+            action has that loss.
 
         Returns
         -------
@@ -117,10 +121,16 @@ class LayeredMDP(Immutable):
             if sparse:
                 first = sp.csr_array(np.ascontiguousarray(first[0]))
             head, head_mask, steps = np.zeros((1, n_actions)), None if mask is None else np.ones((1, n_actions), bool), horizon
-        layout = Layout([1] + [n_states] * steps, n_actions)
-        every_mask = None if mask is None else np.concatenate([cast(Array, head_mask)] + [mask] * steps)
-        every_loss = np.concatenate([head] + [base] * steps)
-        arrays = ([first] + [array] * (steps - 1)) if steps else []
+        tail = base[:0]
+        if terminal is not None:
+            values = as_array(terminal, "terminal")
+            if values.shape != (n_states,):
+                raise OpoError(f"terminal has shape {values.shape}: ({n_states},) is needed")
+            tail = as_losses_2d(np.repeat(values[:, None], n_actions, axis=1), "terminal")
+        layout = Layout([1] + [n_states] * (steps + (terminal is not None)), n_actions)
+        every_mask = None if mask is None else np.concatenate([cast(Array, head_mask)] + [mask] * (layout.horizon - 1))
+        every_loss = np.concatenate([head] + [base] * steps + [tail])
+        arrays = ([first] + [array] * (layout.horizon - 2)) if layout.horizon > 1 else []
         return cls(layout, every_loss, Transitions(layout, arrays, action_mask=every_mask, dtype=dtype, where="P"))
 
     @property

@@ -382,3 +382,21 @@ def play(
         actions = (chosen if t.pairs is None else t.pairs[chosen]) % layout.n_actions
     means = mdp.losses[states[:-1], actions]
     return Trajectory(context, states, actions, (sample_losses or bernoulli)(means, u_loss))
+
+
+def play_in(
+    cmdp: Any,
+    mdp: LayeredMDP,
+    policy: Array,
+    uniforms: tuple[Array, Array, Array],
+    context: Any,
+    backend: Backend,
+    rows: Array | None = None,
+) -> Trajectory:
+    """One episode of an environment from the uniforms of actions, transitions and losses, with the losses that the environment gives."""
+    sampler, joint = getattr(cmdp, "sample_losses", None), getattr(cmdp, "joint_losses", None)
+    trajectory = play(mdp, policy, *uniforms, context, sampler, backend, rows)
+    if joint is not None:
+        losses = joint(context, trajectory.states, trajectory.actions, uniforms[2])
+        trajectory = Trajectory(context, trajectory.states, trajectory.actions, losses)
+    return trajectory if sampler is None and joint is None else check_trajectory(mdp.layout, mdp.action_mask, trajectory)

@@ -16,7 +16,7 @@ from .._support.progress import bar
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layout import Layout, as_mask
-from ..model.operations import check_policy, play
+from ..model.operations import check_policy, play_in
 from ..model.streams import Streams
 from .log_files import as_contexts, context_columns, load_log, read_parquet, save_log
 from .log_rows import rows_to_log
@@ -179,7 +179,6 @@ class TrajectoryLog(Sequence[Trajectory]):
             raise OpoError(f"policy is a {type(policy).__name__}: a callable policy(context) is needed")
         episodes, streams = whole(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
         check_room(4 * cmdp.layout.horizon * episodes, f"episodes is {episodes}: the trajectories of so many")
-        sample_losses = getattr(cmdp, "sample_losses", None)
         recorder = Recorder(cmdp.layout)
         seen: LRU[Any] = LRU(1 << 26)
         for t in range(episodes):
@@ -192,7 +191,7 @@ class TrajectoryLog(Sequence[Trajectory]):
                 known = mdp, given, chosen, mdp.transitions.gather(chosen)
                 seen.put(key, known, 2 * chosen.nbytes)
             u = [streams.uniforms(name, t) for name in ("actions", "transitions", "losses")]
-            recorder.add(play(mdp, known[2], u[0], u[1], u[2], context, sample_losses, "numba", known[3]), known[2], mdp.action_mask)
+            recorder.add(play_in(cmdp, mdp, known[2], (u[0], u[1], u[2]), context, "numba", known[3]), known[2], mdp.action_mask)
         found = recorder.log()
         assert found is not None
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
 from ..model.layout import as_mask
-from ..model.operations import Backend, as_policy, check_policy, evaluate, play, solve
+from ..model.operations import Backend, as_policy, check_policy, evaluate, play_in, solve
 from ..model.streams import Streams
 
 __all__ = ["ModelWorld", "SampledWorld", "world_of"]
@@ -32,7 +31,6 @@ class ModelWorld:
     def __init__(self, cmdp: ContextualMDP, streams: Streams, backend: Backend) -> None:
         self.cmdp, self.streams, self.backend = cmdp, streams, backend
         self._values: LRU[tuple[float, float]] = LRU(1 << 24)
-        self._sample_losses: Callable[[Array, Array], Array] | None = getattr(cmdp, "sample_losses", None)
         self._mdp: LayeredMDP | None = None
 
     def enter(self, context: Any) -> None:
@@ -57,10 +55,7 @@ class ModelWorld:
     def play(self, t: int, context: Any, policy: Array) -> Trajectory:
         """Episode t."""
         u_action, u_next, u_loss = (self.streams.uniforms(name, t) for name in ("actions", "transitions", "losses"))
-        trajectory = play(self.mdp, policy, u_action, u_next, u_loss, context, self._sample_losses, self.backend)
-        if self._sample_losses is not None:
-            check_trajectory(self.mdp.layout, self.mdp.action_mask, trajectory)
-        return trajectory
+        return play_in(self.cmdp, self.mdp, policy, (u_action, u_next, u_loss), context, self.backend)
 
     def values(self, context: Any, policy: Array) -> tuple[float, float, float]:
         """V(s_1) of the policy, of the optimum and of the uniform policy; the last two computed once per context."""
