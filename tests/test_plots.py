@@ -41,6 +41,7 @@ def test_one_run():
     np.testing.assert_allclose(curve.get_ydata(), 0.25 * np.arange(1, 21), rtol=1e-14)
     np.testing.assert_allclose(uniform.get_ydata(), 0.5 * np.arange(1, 21), rtol=1e-14)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Steady", "uniform policy"]
+    assert axes.get_legend().get_title().get_text() == "seed 0"
     assert axes.get_title() == "two arms"
     assert axes.get_xlabel() == "episode"
     assert "cumulative regret" in axes.get_ylabel()
@@ -49,7 +50,7 @@ def test_one_run():
 def test_several_runs_are_averaged_with_a_band():
     shares = [0.5, 0.6, 0.7, 0.8, 0.9]
     axes = regret_curves({"steady": [run(share) for share in shares], "other": [run(1.0, episodes=10)]}, title="t")
-    steady, uniform, other = axes.get_lines()
+    steady, other, uniform = axes.get_lines()
     np.testing.assert_allclose(steady.get_ydata(), 0.3 * np.arange(1, 21), rtol=1e-12)
     np.testing.assert_allclose(uniform.get_ydata(), 0.5 * np.arange(1, 21), rtol=1e-12)
     np.testing.assert_allclose(other.get_ydata(), np.zeros(10), atol=1e-15)
@@ -60,6 +61,55 @@ def test_several_runs_are_averaged_with_a_band():
     assert heights.min() == pytest.approx(0.14, rel=1e-12)
     assert axes.get_title() == "t"
     assert steady.get_color() != other.get_color()
+    assert steady.get_linestyle() != other.get_linestyle()
+    assert axes.get_legend().get_title().get_text() == "mean of 1 to 5 seeds, band: middle 80 %"
+
+
+def test_the_regret_of_an_episode_is_beside_it():
+    result = run(0.75, episodes=200)
+    result.value[100:] = 0.0
+    left, right = result.plot().figure.axes
+    np.testing.assert_allclose(left.get_lines()[0].get_ydata()[-1], 25.0, rtol=1e-14)
+    curve, uniform = right.get_lines()
+    # A running mean over a fiftieth of the run.
+    np.testing.assert_array_equal(curve.get_xdata(), np.arange(4, 201))
+    expected = np.convolve(result.regret, np.full(4, 0.25), "valid")
+    np.testing.assert_allclose(curve.get_ydata(), expected, atol=1e-12)
+    np.testing.assert_allclose(uniform.get_ydata(), 0.5, rtol=1e-12)
+    assert len(result.plot(beside=False).figure.axes) == 1
+
+
+def test_the_learners_fill_the_picture():
+    results = {"learner": [run(0.99, episodes=100)], "uniform": [run(0.5, episodes=100)]}
+    axes = regret_curves(results)
+    assert axes.get_ylim()[1] == pytest.approx(1.05)  # 1.05 times the learner's regret of 1; that of the uniform agent is 50
+    assert regret_curves({"uniform": [run(0.5)]}).get_ylim()[1] >= 10.0
+
+
+def test_logarithmic_axes():
+    axes = run(0.75).plot(log=True)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert axes.get_ylim() == pytest.approx((1.05e-4 * 5, 1.05 * 5))
+    assert run(1.0).plot(log=True).get_yscale() == "log"  # nothing positive to draw
+
+
+def test_runs_in_two_groups_are_lines_of_their_own():
+    split = [run(share) for share in (0.5, 0.51, 0.52, 0.98, 0.99)]
+    axes = regret_curves({"split": split})
+    assert len(axes.get_lines()) == 1 + 5 + 1
+    assert not axes.collections
+    assert axes.get_legend().get_title().get_text().endswith("thin: each seed")
+    assert axes.get_ylim()[1] == pytest.approx(1.05 * 10)
+
+
+def test_settings_are_in_the_legend():
+    result = run(0.75)
+    result.settings["options"] = {"bonus_scale": 1e-5, "backend": "numba"}
+    assert result.plot().get_legend().get_texts()[0].get_text() == "Steady (bonus scale 1e-05)"
+
+
+def test_a_notebook_shows_the_picture():
+    assert run(0.75).plot()._repr_png_().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from .._support.checks import instance, items, whole
 from ..errors import OpoError
+from ..model.arguments import Backend, check_backend, to_fill
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, as_mask
-from ..model.operations import Backend, check_backend
 from ..model.transitions import Transitions
 from . import algorithm1
 from .engine import ChainEngine
@@ -77,14 +77,22 @@ class PolicyChain:
     def __len__(self) -> int:
         return len(self._history)
 
-    def policy(self) -> Array:
-        """The policy after all models so far, shape (n_states, A); before the first, the uniform one."""
+    def policy(self, *, out: Array | None = None) -> Array:
+        """The policy after all models so far, shape (n_states, A); before the first, the uniform one.
+
+        Parameters
+        ----------
+        out : ndarray of float64, shape (n_states, A), optional
+            Where it goes; C-contiguous.
+        """
         chain, lane = self._engine.chain(None, self._history, len(self))
         rows = chain.policy(lane)
+        full = to_fill(out, "out", self.layout.shape)
         if self.action_mask is None:
-            return rows.reshape(self.layout.shape).copy()
-        full = np.zeros(self.layout.shape)
-        full[self.action_mask] = rows
+            full[...] = rows.reshape(self.layout.shape)
+        else:
+            full[...] = 0.0
+            full[self.action_mask] = rows
         return full
 
 

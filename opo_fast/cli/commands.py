@@ -28,6 +28,7 @@ COMMANDS = {
     "describe": "opo_fast.cli.describe",
     "theory": "opo_fast.cli.theory",
     "compare": "opo_fast.cli.compare",
+    "tune": "opo_fast.cli.tune",
     "study": "opo_fast.cli.study",
     "offline": "opo_fast.cli.offline",
 }

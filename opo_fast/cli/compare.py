@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from .. import agents as registry
-from .. import envs
 from .._support.files import as_folder
-from .._support.text import figure, interval, printable, share
+from .._support.text import figure, interval, printable, setting, share
 from .._support.threads import set_threads
 from ..errors import OpoError
 from ..runs.compare import Comparison, compare
 from ..runs.plots import missing_matplotlib
-from .options import Env, Horizon, Plot, Settings, Threads, cell, command, console, environment_options, safe, show_table
+from .options import Env, Horizon, Plot, Settings, Threads, cell, command, console, environment, safe, short, show_table, value_of
 
 __all__ = ["app", "table"]
 
@@ -28,10 +27,15 @@ def compare_agents(
     env: Env = "random-finite",
     agents: Annotated[
         str | None,
-        typer.Option(help=f"Names with commas between: {', '.join(registry.names())}. Default: all that fit the environment."),
+        typer.Option(
+            help=f"Names with commas between: {', '.join(registry.names())}. Default: all that fit the environment. "
+            "NAME:KEY=VALUE:KEY=VALUE has settings of its own, as in opo,opo:bonus_scale=2e-6:eta_scale=50."
+        ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes of each run.")] = 1000,
     seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on; all agents see the same contexts and uniforms.")] = 5,
+    bonus_scale: Annotated[float | None, typer.Option(help="For all agents with a bonus: factor on the theory's.")] = None,
+    eta_scale: Annotated[float | None, typer.Option(help="For all agents with a learning rate: factor on the theory's.")] = None,
     horizon: Horizon = None,
     settings: Settings = None,
     threads: Threads = None,
@@ -42,10 +46,12 @@ def compare_agents(
         ),
     ] = None,
     plot: Plot = True,
+    log: Annotated[bool, typer.Option("--log", help="Draw with logarithmic axes.")] = False,
 ) -> None:
     """Let several agents learn the same environment on common random numbers, and show who lost how much.
 
-    Each agent runs in its practical setting (factors on its theory's constants, which say nothing at practical T).
+    Each agent runs in its practical setting (factors on its theory's constants, which say nothing at practical T), unless it is given
+    another; the settings that were used are printed.
     Regrets are exact on the true model; brackets are 95 % bootstrap intervals over the seeds. Ctrl-C keeps the finished
     runs; the same command goes on after them.
 
@@ -55,16 +61,22 @@ def compare_agents(
     """
     stream = console()
     set_threads(threads)
-    cmdp = envs.make(env, **environment_options(horizon, settings))
-    names = registry.names(cmdp.layout) if agents is None else [name.strip() for name in agents.split(",") if name.strip()]
+    cmdp = environment(env, horizon, settings)
+    given = {"bonus_scale": bonus_scale, "eta_scale": eta_scale}
+    chosen = _agents(agents, cmdp, {key: value for key, value in given.items() if value is not None})
     if agents is None:
-        names = [name for name in names if _fits(name, cmdp, episodes)]
-    folder = out or pathlib.Path("runs") / f"compare-{pathlib.Path(env).stem}"
-    found = compare(cmdp, names, episodes, seeds, folder=as_folder(folder, "--out"))
+        chosen = {label: (name, options) for label, (name, options) in chosen.items() if _fits(name, cmdp, episodes, options)}
+    folder = out or pathlib.Path("runs") / f"compare-{short(env)}"
+    names: dict[str, Any] = {label: name for label, (name, _) in chosen.items()}
+    options = {label: own for label, (_, own) in chosen.items()}
+    found = compare(cmdp, names, episodes, seeds, options=options, folder=as_folder(folder, "--out"))
     if not any(found.results.values()):
         typer.echo("interrupted before the first run was finished", err=True)
         raise typer.Exit(130)
     show_table(stream, table(found, f"{safe(env)}: {episodes:,} episodes, {seeds} seeds"))
+    for label, (name, options) in chosen.items():
+        used = ", ".join(f"{key} {setting(value)}" for key, value in {**registry.practical(name), **options}.items())
+        stream.print(f"[dim]setting of {safe(label)}: {safe(used or ('self-tuning' if name == 'opo' else 'no settings'))}[/dim]")
     if found.interrupted:
         stream.print("Interrupted: the same command goes on from here", style="yellow")
     if plot:
@@ -72,14 +84,31 @@ def compare_agents(
         if missing:
             typer.echo(f"no picture: {missing}", err=True)
         else:
-            found.plot(folder / "regret.png")
+            found.plot(folder / "regret.png", log=log)
     stream.print(f"[dim]{safe(folder)}[/dim]")
 
 
-def _fits(name: str, cmdp: object, episodes: int) -> bool:
+def _agents(text: str | None, cmdp: Any, common: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Agents by label: the name and the options of each."""
+    labels = registry.names(cmdp.layout) if text is None else [label.strip() for label in text.split(",") if label.strip()]
+    chosen: dict[str, tuple[str, dict[str, Any]]] = {}
+    for label in labels:
+        name, *own = label.split(":")
+        known = registry.info(name).options
+        options = {key: value for key, value in common.items() if key in known}
+        for part in own:
+            key, equals, told = part.partition("=")
+            if not equals or not key:
+                raise OpoError(f"--agents has {label!r}: NAME:KEY=VALUE is needed, as in opo:bonus_scale=2e-6")
+            options[key.replace("-", "_")] = value_of(told)
+        chosen[label] = name, options
+    return chosen
+
+
+def _fits(name: str, cmdp: object, episodes: int, options: dict[str, Any]) -> bool:
     """Whether an agent can be made for an environment (LOLIPOP and tables have limits); says so where not."""
     try:
-        registry.make(name, cmdp, episodes=episodes)
+        registry.make(name, cmdp, episodes=episodes, **options)
     except OpoError as error:
         typer.echo(f"without {name}: {printable(error)}", err=True)
         return False
@@ -89,7 +118,7 @@ def _fits(name: str, cmdp: object, episodes: int) -> bool:
 def table(found: Comparison, title: str) -> Table:
     """The summary of a comparison as a table."""
     result = Table(title=title, box=None, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
-    result.add_column("agent", no_wrap=True)
+    result.add_column("agent", overflow="fold", min_width=12)
     for column in ("regret", "growth T^b", "gap closed", "at cap", "plans", "ms"):
         result.add_column(column, justify="right", no_wrap=True)
     for line in found.summary():

@@ -6,7 +6,7 @@ import math
 
 from .. import envs
 from .._support.text import count, figure
-from .options import SHOWN, Env, Horizon, Settings, cell, command, console, environment_options, safe, show_table
+from .options import SHOWN, Env, Horizon, Settings, cell, command, console, environment, of_the_user, safe, show_table
 from .run import number, values_table
 
 __all__ = ["app"]
@@ -18,9 +18,9 @@ app = command()
 def describe(env: Env = "icu-sepsis", horizon: Horizon = None, settings: Settings = None) -> None:
     """Say what an environment is made of: layers, contexts and their values, model classes."""
     out = console()
-    cmdp = envs.make(env, **environment_options(horizon, settings))
+    cmdp = environment(env, horizon, settings)
     facts = envs.describe(cmdp, SHOWN)
-    out.print(f"[bold]{safe(env)}[/bold]: {safe(envs.about(env))}", soft_wrap=True)
+    out.print(f"[bold]{safe(env)}[/bold]: {safe(cmdp.source if of_the_user(env) else envs.about(env))}", soft_wrap=True)
     pairs = f"{facts['allowed_pairs']:,} allowed pairs of state and action"
     out.print(f"{cmdp.layout.horizon} layers, {facts['n_states']:,} states, {facts['n_actions']} actions, {pairs}")
     out.print(f"Transitions ({facts['storage']}): {facts['transitions']:,}; {facts['bytes'] / 1e6:.2f} MB stored")

@@ -36,6 +36,7 @@ __all__ = [
     "short",
     "safe",
     "show_table",
+    "value_of",
 ]
 
 SHOWN = 12
@@ -97,12 +98,16 @@ def environment_options(horizon: int | None, settings: Sequence[str] | None) -> 
         key, equals, text = setting.partition("=")
         if not equals or not key:
             raise OpoError(f"--set is {setting!r}: KEY=VALUE is needed, as in --set loss=death")
-        try:
-            value: Any = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            value = text
-        options[key.replace("-", "_")] = value
+        options[key.replace("-", "_")] = value_of(text)
     return options
+
+
+def value_of(text: str) -> Any:
+    """A number, a list or another literal; the text itself where it is none."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def of_the_user(name: str) -> bool:

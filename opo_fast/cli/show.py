@@ -22,6 +22,7 @@ app = command()
 def show(
     path: Annotated[pathlib.Path, typer.Argument(help="A folder that `opo-fast run` wrote, or its result.npz.")],
     plot: Annotated[pathlib.Path | None, typer.Option(help="Draw the regret curve into this file.")] = None,
+    log: Annotated[bool, typer.Option("--log", help="Draw it with logarithmic axes.")] = False,
 ) -> None:
     """Show the table of a run again, and how it was played."""
     result = SimulationResult.load(path / "result.npz" if os.path.isdir(path) else path)
@@ -35,5 +36,5 @@ def show(
     out.print(f"[bold]{safe(told['agent'])}[/bold] on [bold]{safe(told['environment'])}[/bold]: {safe(', '.join(words))}", soft_wrap=True)
     show_result(out, result)
     if plot is not None:
-        result.plot(plot)
+        result.plot(plot, log=log)
         typer.echo(f"Written to {printable(plot)}")

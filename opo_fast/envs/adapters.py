@@ -60,7 +60,7 @@ def from_gymnasium(
         name = env if name is None else name
         try:
             env = gymnasium.make(env, **options)
-        except (gymnasium.error.Error, TypeError) as error:
+        except (gymnasium.error.Error, TypeError, KeyError, ValueError, AssertionError) as error:
             raise OpoError(f"env is {shown(env)}: Gymnasium cannot make it ({error})") from None
     elif options:
         raise OpoError(f"options {', '.join(options)} are for an environment given by its id")

@@ -30,6 +30,7 @@ def family(
     *,
     labels: Sequence[str] | None = None,
     probabilities: npt.ArrayLike | None = None,
+    action_names: Sequence[str] | None = None,
     name: str = "family",
     source: str = "",
 ) -> Environment:
@@ -48,6 +49,8 @@ def family(
     labels : sequence of str, optional
     probabilities : array_like, optional
         Of the contexts; uniform where absent.
+    action_names : sequence of str, optional
+        Default: those of the first table.
     name, source : str
 
     Returns
@@ -100,7 +103,7 @@ def family(
         reward_map=scale,
         steps=horizon,
         state_names=unrolled(first.state_names, truth.layout, starts[0]),
-        action_names=first.action_names,
+        action_names=first.action_names if action_names is None else action_names,
         name=name,
         source=source,
     )
@@ -215,6 +218,8 @@ def frozen_lake(
     ]
     if any(len(schedule) != 3 for schedule in schedules):
         raise OpoError(f"reward_schedules is {shown(reward_schedules)}: rewards (goal, hole, ice), three each, are needed")
+    if not maps and map_name not in gym_lake.MAPS:
+        raise OpoError(f"map_name is {shown(map_name)}: one of {', '.join(gym_lake.MAPS)} is needed")
     descs = [gym_lake.generate_random_map(size=size, p=0.8, seed=seed + i) for i in range(count)]
     tables, labels = [], []
     for m, desc in enumerate(descs or [None]):
@@ -226,7 +231,9 @@ def frozen_lake(
                 labels.append(
                     f"success rate {rate:g}" + (f", map {m}" if count else "") + (f", rewards {schedule}" if len(schedules) > 1 else "")
                 )
-    return family(tables, horizon, labels=labels, name="frozen-lake", source="Gymnasium FrozenLake-v1")
+    return family(
+        tables, horizon, labels=labels, action_names=("left", "down", "right", "up"), name="frozen-lake", source="Gymnasium FrozenLake-v1"
+    )
 
 
 def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
@@ -258,9 +265,26 @@ def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
         for p, d in itertools.permutations(range(4), 2):
             here = np.append((passenger == p) & (destination == d), False) & (table.start > 0)
             span = (table.reward_map.low, table.reward_map.high)
-            tables.append(TabularMDP(table.P, table.rewards, here / here.sum(), reward_range=span, name="taxi", source=table.source))
+            tables.append(
+                TabularMDP(
+                    table.P,
+                    table.rewards,
+                    here / here.sum(),
+                    reward_range=span,
+                    action_names=("south", "north", "east", "west", "pick up", "drop off"),
+                    name="taxi",
+                    source=table.source,
+                )
+            )
             labels.append(f"{stops[p]} to {stops[d]}" + (f", rain {chance:g}" if len(chances) > 1 else ""))
-    return family(tables, horizon, labels=labels, name="taxi", source="Gymnasium Taxi-v4")
+    return family(
+        tables,
+        horizon,
+        labels=labels,
+        action_names=("south", "north", "east", "west", "pick up", "drop off"),
+        name="taxi",
+        source="Gymnasium Taxi-v4",
+    )
 
 
 def cliff_walking(horizon: int = 20) -> Environment:
@@ -272,7 +296,14 @@ def cliff_walking(horizon: int = 20) -> Environment:
         Steps; on dry ground the optimum needs 13.
     """
     tables = [from_gymnasium("CliffWalking-v1"), from_gymnasium("CliffWalkingSlippery-v1")]
-    return family(tables, horizon, labels=["dry", "slippery"], name="cliff-walking", source="Gymnasium CliffWalking-v1")
+    return family(
+        tables,
+        horizon,
+        labels=["dry", "slippery"],
+        action_names=("up", "right", "down", "left"),
+        name="cliff-walking",
+        source="Gymnasium CliffWalking-v1",
+    )
 
 
 def _toy_text(module: str) -> Any:

@@ -92,12 +92,12 @@ class Comparison:
         totals = [{run.settings["seed"]: run.cumulative_regret[-1] for run in self.results[label]} for label in (first, second)]
         return estimate([totals[0][seed] - totals[1][seed] for seed in totals[0] if seed in totals[1]])
 
-    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:
+    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None, log: bool = False, beside: bool = True) -> Any:
         """Mean cumulative regret of each agent with the span of the middle 80 % of its runs; see `plots.regret_curves`."""
         results = {line.agent: self.results[line.agent] for line in self.summary()}
         if not results:
             raise OpoError("no run was finished: there is nothing to draw")
-        return regret_curves(results, path, axes=axes, title=self.environment)
+        return regret_curves(results, path, axes=axes, title=self.environment, log=log, beside=beside)
 
     def __repr__(self) -> str:
         runs = sum(map(len, self.results.values()))
@@ -244,7 +244,8 @@ def _played(
     if run.interrupted:
         raise KeyboardInterrupt
     calls = getattr(agent, "planning_calls", float("nan"))
-    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls)
+    used = {**(registry.practical(maker) if isinstance(maker, str) else {}), **options}
+    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls, options=used)
     return run
 
 

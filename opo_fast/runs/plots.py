@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._support.checks import as_path
+from .._support.checks import as_path, truth
 from .._support.files import writing
-from .._support.text import plain
+from .._support.text import plain, setting
 from ..errors import OpoError, install
 
 if TYPE_CHECKING:
     from .result import SimulationResult
 
-__all__ = ["COLOURS", "lighten", "missing_matplotlib", "new_figure", "regret_curves", "save_figure"]
+__all__ = ["COLOURS", "LINES", "lighten", "missing_matplotlib", "new_figure", "regret_curves", "save_figure", "show_in_notebook"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
-LINES = ("-", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+LINES = ("-", "--", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)))
+"""So that curves on top of each other show, in grey too."""
+DECADES = 1e-4
+"""Part of the greatest value at which a logarithmic axis begins: what is below is 0 up to rounding for the eye."""
+SMOOTH = 50
+"""Part of a run over which the regret of an episode is averaged."""
 
 
 def missing_matplotlib() -> str | None:
@@ -66,44 +71,136 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
         file.write(data.getbuffer())
 
 
+def show_in_notebook(axes: Any) -> None:
+    """Let a notebook show the whole picture where it is given the axes: a figure without a window system is not shown by itself."""
+
+    def png() -> bytes:
+        data = io.BytesIO()
+        axes.figure.savefig(data, format="png", dpi=100)
+        return data.getvalue()
+
+    axes._repr_png_ = png
+
+
 def regret_curves(
     results: Mapping[str, Sequence[SimulationResult]],
     path: str | os.PathLike[str] | None = None,
     *,
     axes: Any = None,
     title: str | None = None,
+    log: bool = False,
+    beside: bool = True,
 ) -> Any:
-    """Mean cumulative regret of each label over its runs, with the span of the middle 80 % where there are several.
+    """Mean cumulative regret of each label over its runs, and beside it the regret of an episode.
 
-    The dashed line is what the uniform policy would have had in the first label's runs.
+    With several runs there is the span of the middle 80 % of them; where they fall into two groups, which a mean and a span hide, each run
+    is a thin line instead. The dotted line is what the uniform policy would have had in the first label's runs; the axes are made for the
+    learners, so that it may leave the picture.
+
+    Parameters
+    ----------
+    results : mapping from labels to sequences of SimulationResult
+    path : path, optional
+    axes : matplotlib Axes, optional
+        Draw the cumulative regret there, and nothing beside it.
+    title : str, optional
+    log : bool
+        Logarithmic axes, in which growth T^b is a line of slope b.
+    beside : bool
+        Draw the regret of an episode too: a running mean over a fiftieth of the run.
+
+    Returns
+    -------
+    matplotlib Axes
+        Of the cumulative regret.
     """
     if not results:
         raise OpoError("results is empty: at least one run is needed")
     for label, runs in results.items():
         if not runs:
             raise OpoError(f"results[{label!r}] is empty: at least one run is needed")
+    truth(log, "log")
+    panels = [axes]
     if axes is None:
-        axes = new_figure(7.0, 4.3).add_subplot()
-        lighten(axes)
+        figure = new_figure(7.2 if truth(beside, "beside") else 5.2, 3.5)
+        panels = [figure.add_subplot(1, 1 + beside, i + 1) for i in range(1 + beside)]
+    first = next(iter(results.values()))[0]
+    for i, panel in enumerate(panels):
+        lighten(panel)
+        low, top = _draw(panel, results, smoothed=i == 1)
+        if log:
+            panel.set_xscale("log")
+            panel.set_yscale("log")
+            low = DECADES * top
+        if top > 0:
+            panel.set_ylim(1.05 * low, 1.05 * top)
+        panel.set_xlabel("episode")
+        panel.set_ylabel("regret of an episode (running mean)" if i else "cumulative regret (sum of losses)")
+    panels[0].set_title(plain(title or first.settings["environment"]), fontsize=10)
+    panels[0].legend(frameon=False, fontsize=8, title=_seeds(results), title_fontsize=8)
+    show_in_notebook(panels[0])
+    if path is not None:
+        save_figure(panels[0].figure, path)
+    return panels[0]
+
+
+def _draw(axes: Any, results: Mapping[str, Sequence[SimulationResult]], *, smoothed: bool) -> tuple[float, float]:
+    """Draw the curves; returns the least and the greatest value of the learners."""
+    top = low = 0.0
     for i, (label, runs) in enumerate(results.items()):
         length = min(run.episodes for run in runs)
-        curves = np.array([run.cumulative_regret[:length] for run in runs])
-        episodes = np.arange(1, length + 1)
-        colour = COLOURS[i % len(COLOURS)]
-        # More curves than colours: the next round of colours has another line.
-        line = LINES[i // len(COLOURS) % len(LINES)]
-        axes.plot(episodes, curves.mean(axis=0), color=colour, linestyle=line, label=plain(label))
+        episodes, curves = _curves([run.regret[:length] for run in runs], smoothed)
+        colour, line = COLOURS[i % len(COLOURS)], LINES[i % len(LINES)]
+        axes.plot(episodes, curves.mean(axis=0), color=colour, linestyle=line, label=_legend(label, runs[0]), linewidth=1.6)
+        span = curves
         if len(runs) > 1:
-            low, high = np.quantile(curves, [0.1, 0.9], axis=0)
-            axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
+            span = np.quantile(curves, [0.1, 0.9], axis=0)
+            if not smoothed and two_groups(curves[:, -1]):
+                span = curves
+                for curve in curves:
+                    axes.plot(episodes, curve, color=colour, linestyle=line, linewidth=0.5, alpha=0.6)
+            else:
+                axes.fill_between(episodes, *span, color=colour, alpha=0.2, linewidth=0)
+        if any((run.value != run.uniform_value).any() for run in runs):
+            top, low = max(top, float(np.max(span, initial=0.0))), min(low, float(np.min(span, initial=0.0)))
         if i == 0:
-            uniform = np.mean([np.cumsum((run.uniform_value - run.optimal_value)[:length]) for run in runs], axis=0)
-            axes.plot(episodes, uniform, color="#888888", linestyle="--", label="uniform policy")
-    first = next(iter(results.values()))[0]
-    axes.set_xlabel("episode")
-    axes.set_ylabel("cumulative regret (sum of losses)")
-    axes.set_title(plain(title or first.settings["environment"]))
-    axes.legend(frameon=False)
-    if path is not None:
-        save_figure(axes.figure, path)
-    return axes
+            whens, uniform = _curves([(run.uniform_value - run.optimal_value)[:length] for run in runs], smoothed)
+            beside = whens, uniform.mean(axis=0)
+    axes.plot(*beside, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
+    return low, top
+
+
+def _curves(regrets: Sequence[Any], smoothed: bool) -> tuple[Any, Any]:
+    """Episodes, and for each run the cumulative regret or the running mean of the regret."""
+    totals = np.cumsum(np.array(regrets), axis=1)
+    n = totals.shape[1]
+    window = max(1, n // SMOOTH)
+    if not smoothed or not n:
+        return np.arange(1, n + 1), totals
+    before = np.concatenate([np.zeros((len(totals), 1)), totals], axis=1)
+    return np.arange(window, n + 1), (before[:, window:] - before[:, :-window]) / window
+
+
+def two_groups(values: Any) -> bool:
+    """Whether at least five numbers fall into two groups: one gap between neighbours is more than half of their range."""
+    gaps = np.diff(np.sort(values))
+    return len(values) >= 5 and gaps.sum() > 0 and bool(gaps.max() > 0.5 * gaps.sum())
+
+
+def _legend(label: str, run: SimulationResult) -> str:
+    """A label with the settings that the run says it had."""
+    options = run.settings.get("options") or {}
+    # A label such as opo:bonus_scale=1e-5 says it already.
+    told = [f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items() if key != "backend" and f"{key}=" not in label]
+    return plain(f"{label} ({', '.join(told)})" if told else label)
+
+
+def _seeds(results: Mapping[str, Sequence[SimulationResult]]) -> str:
+    """What curves and bands stand for."""
+    counts = sorted({len(runs) for runs in results.values()})
+    if counts == [1]:
+        seeds = {run.settings["seed"] for runs in results.values() for run in runs}
+        return f"seed {seeds.pop()}" if len(seeds) == 1 else "one seed each"
+    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    lines = any(two_groups(np.array([run.regret[: min(r.episodes for r in runs)].sum() for run in runs])) for runs in results.values())
+    return f"mean of {span} seeds, band: middle 80 %" + ("; thin: each seed" if lines else "")

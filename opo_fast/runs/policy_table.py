@@ -177,7 +177,7 @@ class PolicyTable:
         stage : int, optional
             Only the states of this layer.
         """
-        from .plots import new_figure, save_figure
+        from .plots import new_figure, save_figure, show_in_notebook
 
         layout = self.mdp.layout
         states = [s for s in self.states.tolist() if stage is None or layout.local(s)[0] == stage]
@@ -195,7 +195,8 @@ class PolicyTable:
         axes.set_xlabel("action")
         axes.set_ylabel("stage: state")
         axes.set_title(plain(self.title), fontsize=10)
-        axes.figure.colorbar(shade, ax=axes, label="probability")
+        axes.figure.colorbar(shade, ax=axes, label="probability", location="top", shrink=0.5, aspect=30)
+        show_in_notebook(axes)
         if path is not None:
             save_figure(axes.figure, path)
         return axes

@@ -67,7 +67,7 @@ class SimulationResult:
     vacuous_bonuses : ndarray, shape (T,)
         Share of the pairs whose bonus is at least the greatest loss-to-go, so that it says nothing; in the same episodes.
     plausible_losses, plausible_dynamics : ndarray, shape (T,)
-        Numbers of candidates that the data from before the episode left plausible; NaN where no plausible sets are kept.
+        Numbers of candidates that were plausible in the last step behind the episode's policy; NaN where no sets are kept.
     hedge_bound : ndarray, shape (T,)
         Bound on term (iii) of the regret so far at the episode's context, twice AdaHedge's sums of mixability gaps.
     held_out_squared_error, held_out_log_loss : ndarray, shape (T,)
@@ -268,15 +268,19 @@ class SimulationResult:
         with reading(path, what):
             return cls(*_checked(state))
 
-    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None) -> Any:
-        """Cumulative regret over episodes, beside that of the uniform policy.
+    def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None, log: bool = False, beside: bool = True) -> Any:
+        """Cumulative regret over episodes, that of the uniform policy, and beside it the regret of an episode.
 
         Parameters
         ----------
         path : path, optional
             Write the picture there; its ending names the format.
         axes : matplotlib Axes, optional
-            Draw there instead of in a new figure.
+            Draw the cumulative regret there instead of in a new figure.
+        log : bool
+            Logarithmic axes.
+        beside : bool
+            Draw the regret of an episode too, as a running mean.
 
         Returns
         -------
@@ -284,7 +288,9 @@ class SimulationResult:
         """
         from .plots import regret_curves
 
-        return regret_curves({self.settings["agent"]: [self]}, path, axes=axes)
+        if not self.exact:
+            raise OpoError("the environment gave samples alone, so the regret is not known: result.observed_loss is what there is")
+        return regret_curves({self.settings["agent"]: [self]}, path, axes=axes, log=log, beside=beside)
 
     def __repr__(self) -> str:
         said = f"regret {float(self.cumulative_regret[-1]) if self.episodes else 0.0:.4g}"

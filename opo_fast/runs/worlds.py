@@ -15,7 +15,7 @@ from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
 from ..model.layout import as_mask
-from ..model.operations import Backend, check_policy, checked_policy, evaluate, play, solve
+from ..model.operations import Backend, as_policy, check_policy, evaluate, play, solve
 from ..model.streams import Streams
 
 __all__ = ["ModelWorld", "SampledWorld", "world_of"]
@@ -100,7 +100,7 @@ class SampledWorld:
 
     def check(self, policy: Any) -> Array:
         """`policy` as a valid array of this layout and mask."""
-        return checked_policy(self.layout, self.action_mask, policy)
+        return as_policy(self.layout, self.action_mask, policy)
 
     def play(self, t: int, context: Any, policy: Array) -> Trajectory:
         """Episode t, step by step."""

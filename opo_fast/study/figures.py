@@ -40,8 +40,10 @@ LABELS = {
 def shown_agents(results: Results, environment: str) -> list[tuple[str, str, int]]:
     """The agents that pictures of an environment show: label, legend, and number of the colour.
 
-    With more than `MOST` agents, each grid is shown by its point of least mean regret, and the legend says so.
+    With more than `MOST` agents, each grid is shown by its point of least mean regret on the first half of the seeds, and the legend says
+    so; how good it is, the other half says (`judged_on`).
     """
+    judged = judged_on(results)
     total, number = len(results.agents), 0
     shown = []
     for i, entry in enumerate(results.study.agents):
@@ -51,9 +53,21 @@ def shown_agents(results: Results, environment: str) -> list[tuple[str, str, int
         if total <= MOST:
             shown += [(label, label, j) for label, j in done]
         elif done:
-            best = min((label for label, _ in done), key=lambda label: _mean(results.summaries(environment, label, "regret")))
-            shown.append((best, best if len(points) == 1 else f"{best}, best of {len(done)}", i))
+            best = min(
+                (label for label, _ in done), key=lambda label: _mean(_without(results.summaries(environment, label, "regret"), judged))
+            )
+            shown.append((best, best if len(points) == 1 else f"{best}, best of {len(done)}" + (" on other seeds" if judged else ""), i))
     return shown
+
+
+def judged_on(results: Results) -> list[int] | None:
+    """The seeds by which the best points of grids are judged: the half that did not choose them; None where nothing is chosen."""
+    seeds = results.study.seeds
+    return list(seeds[len(seeds) // 2 :]) if len(results.agents) > MOST and len(seeds) > 1 else None
+
+
+def _without(values: dict[int, float], seeds: list[int] | None) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if seed not in (seeds or ())}
 
 
 def _mean(values: dict[int, float]) -> float:
@@ -94,26 +108,32 @@ def curves(results: Results, column: str = "cumulative_regret", *, environments:
 def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     scale = 1e-6 if column == "memory" else 1.0
     uniform: tuple[Array, Array] | None = None
-    seeds = 0
+    seeds, judged = 0, judged_on(results)
     for label, legend, number in shown_agents(results, environment):
         episodes, values, found = results.curves(environment, label, column, points=POINTS)
-        mean, low, high = band(scale * values)
+        chosen = [i for i, seed in enumerate(found) if judged is None or seed in judged]
+        if not chosen:
+            continue
+        mean, low, high = band(scale * values[chosen])
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
         axes.plot(episodes, mean, color=colour, linestyle=style, label=plain(legend), linewidth=1.6)
         axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
-        seeds = max(seeds, len(found))
+        seeds = max(seeds, len(chosen))
         if column == "cumulative_regret" and uniform is None:
             when, base, _ = results.curves(environment, label, "cumulative_uniform_regret", points=POINTS)
-            uniform = when, base.mean(axis=0)
+            uniform = when, base[chosen].mean(axis=0)
+    # The learners fill the picture; the uniform policy may leave it.
+    top = axes.get_ylim()[1]
     if uniform is not None:
         axes.plot(*uniform, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
     lighten(axes)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.set_ylim(min(0.0, axes.get_ylim()[0]), top)
     axes.set_xlim(left=0)
-    axes.set_title(f"{plain(environment)} ({count(seeds, 'seed')})", fontsize=10, loc="left")
+    axes.set_title(plain(environment), fontsize=10, loc="left")
     axes.set_xlabel("episode")
     axes.set_ylabel(LABELS.get(column, column))
-    axes.legend(frameon=False, fontsize=8)
+    told = f"mean of {count(seeds, 'seed')}" + (", band: 95 % bootstrap" if seeds > 1 else "")
+    axes.legend(frameon=False, fontsize=8, title=told, title_fontsize=8)
 
 
 def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:

@@ -84,6 +84,7 @@ def _content(results: Results, path: pathlib.Path) -> dict[str, Any]:
         "environments": [_environment(results, choice.label, draw) for choice in results.environments],
         "comparisons": _comparisons(results),
         "best_of_grids": len(results.agents) > figures.MOST,
+        "judged": figures.judged_on(results) is not None,
         "heatmaps": [draw(lambda one=one: figures.draw_heatmap(one)) for one in _heatmaps(results)],
         "failures": [{**failure, "id": id, "label": failed_label(failure)} for id, failure in results.failures.items()],
         "settings": _settings(results),
@@ -149,7 +150,7 @@ def _comparisons(results: Results) -> list[list[str]]:
     for environment in results.environments:
         agents = [label for label, _, _ in figures.shown_agents(results, environment.label)]
         if len(agents) > 1:
-            for c in statistics.compare(results, environments=[environment.label], agents=agents):
+            for c in statistics.compare(results, environments=[environment.label], agents=agents, seeds=figures.judged_on(results)):
                 seeds = c.difference.seeds
                 rows.append([c.environment, c.first, c.second, str(seeds), interval(c.difference), f"{c.lower} of {seeds}"])
     return rows

@@ -47,7 +47,12 @@ class Heatmap(NamedTuple):
 
 
 def compare(
-    results: Results, name: str = "regret", *, environments: Sequence[str] | None = None, agents: Sequence[str] | None = None
+    results: Results,
+    name: str = "regret",
+    *,
+    environments: Sequence[str] | None = None,
+    agents: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> list[PairedDifference]:
     """All pairs of agents in each environment, on the seeds that both have finished.
 
@@ -58,15 +63,17 @@ def compare(
         What is compared: "regret", "last_regret", "gap_closed", "seconds", ...
     environments, agents : sequence of str, optional
         Labels. Default: all.
+    seeds : sequence of int, optional
+        Default: all.
     """
     found = []
     for environment in environments or [choice.label for choice in results.environments]:
         labels = agents or [choice.label for choice in results.agents]
         numbers = {agent: results.summaries(environment, agent, name) for agent in labels}
         for first, second in itertools.combinations(numbers, 2):
-            seeds = sorted(numbers[first].keys() & numbers[second].keys())
-            if seeds:
-                differences = np.array([numbers[first][seed] - numbers[second][seed] for seed in seeds])
+            common = sorted(seed for seed in numbers[first].keys() & numbers[second].keys() if seeds is None or seed in seeds)
+            if common:
+                differences = np.array([numbers[first][seed] - numbers[second][seed] for seed in common])
                 found.append(PairedDifference(environment, first, second, estimate(differences), int((differences < 0).sum())))
     return found
 

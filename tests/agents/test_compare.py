@@ -149,8 +149,9 @@ def test_every_agent_that_fits_is_compared_by_default(env, tmp_path):
     axes = found.plot(tmp_path / "regret.png")
     assert (tmp_path / "regret.png").stat().st_size > 10_000
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert set(labels) >= set(agents.names(env.layout))
-    looks = [(line.get_color(), line.get_linestyle()) for line in axes.get_lines()]
+    assert {label.partition(" (")[0] for label in labels} >= set(agents.names(env.layout))
+    assert "e-uc3rl (bonus scale 3e-05)" in labels
+    looks = [(line.get_color(), line._unscaled_dash_pattern) for line in axes.get_lines()]
     assert len(set(looks)) == len(looks)
 
 
@@ -183,6 +184,6 @@ def test_agents_that_do_not_fit_are_left_out_with_a_word(tmp_path, monkeypatch):
     from opo_fast.cli import compare as cli_compare
 
     env = combination_lock(horizon=4)
-    assert cli_compare._fits("lolipop", env, 10)
+    assert cli_compare._fits("lolipop", env, 10, {})
     monkeypatch.setattr("opo_fast.agents.lolipop.LARGEST", 1)
-    assert not cli_compare._fits("lolipop", env, 10)
+    assert not cli_compare._fits("lolipop", env, 10, {})

@@ -260,3 +260,24 @@ def test_plots_name_what_they_cannot_draw(folder, tmp_path):
         result = call("plot", folder, *arguments)
         assert isinstance(result.exception, of.OpoError), result.output
         assert message in str(result.exception)
+
+
+def test_the_best_of_a_grid_is_judged_on_seeds_that_did_not_choose_it(tmp_path):
+    from opo_fast.study import figures, statistics
+
+    scales = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
+    agents = [{"name": "opo", "label": "OPO", "grid": {"bonus_scale": [2e-6], "eta_scale": scales}}, "uniform"]
+    run_study(small(agents=agents, seeds=[3, 4, 5, 6]), tmp_path / "s")
+    results = Results(tmp_path / "s")
+    environment = results.environments[0].label
+    assert figures.judged_on(results) == [5, 6]
+    (best, legend, _), _ = figures.shown_agents(results, environment)
+    assert legend == f"{best}, best of 9 on other seeds"
+    labels = [agent.label for agent in results.agents if agent.label.startswith("OPO")]
+    chosen = {label: sum(results.summaries(environment, label, "regret")[seed] for seed in (3, 4)) for label in labels}
+    assert best == min(chosen, key=chosen.get)
+    curve = figures.curves(results).axes[0].get_lines()[0].get_ydata()
+    judged = results.summaries(environment, best, "regret")
+    assert curve[-1] == pytest.approx((judged[5] + judged[6]) / 2, rel=1e-9)
+    (pair,) = statistics.compare(results, agents=[best, "uniform"], seeds=figures.judged_on(results))
+    assert pair.difference.seeds == 2
