@@ -28,6 +28,8 @@ import psutil
 from opo_fast.study import Results, Study, run_study
 
 MEASURED = ("seconds", "memory")
+WAIT = 1800.0
+"""Seconds after which a process that should end is taken for stuck; on a busy machine a study may finish before it is killed."""
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 AGENTS = [{"name": "opo", "grid": {"bonus_scale": [2e-6, 1e-5]}}, "greedy"]
 ENVIRONMENTS = [
@@ -92,8 +94,8 @@ def kill_once(rng: random.Random, folder: pathlib.Path, format: str, workers: in
         # The driver finds the dead worker out and goes on; it is then killed, too, so that the study stays unfinished.
         time.sleep(rng.uniform(0.0, 1.5))
         process.kill()
-    process.wait(timeout=120)
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], timeout=60)
+    process.wait(timeout=WAIT)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], timeout=WAIT)
     for child in alive:
         raise SystemExit(f"process {child.pid} outlives its driver")
     return f"{signal.Signals(number).name} to the {who}"
