@@ -60,24 +60,18 @@ def oracle_classes(layout: of.Layout) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def has_twin(name: str) -> bool:
-    """Whether an agent also computes in plain NumPy, and small enough for that."""
-    return (name.startswith("opo ") and name != "opo single") or (name in agents.names() and "backend" in agents.info(name).options)
-
-
-def make_agent(name: str, backend: str = "numba") -> tuple[of.envs.Environment, Any]:
+def make_agent(name: str) -> tuple[of.envs.Environment, Any]:
     """A fresh agent by its name in `AGENTS`."""
     env = bandit() if name in agents.names() and agents.registry.info(name).bandit else finite()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if name in agents.names():
-            options = {**({"tuning": "theory"} if name == "opo" else {}), **({"backend": backend} if has_twin(name) else {})}
-            return env, agents.make(name, env, episodes=40, seed=0, **options)
+            return env, agents.make(name, env, episodes=40, seed=0, **({"tuning": "theory"} if name == "opo" else {}))
         if name == "opo single":
             large = finite((1, 30, 30, 30), 3, 2)
             return large, of.OPO(large.layout, large.loss_class, large.dynamics_class, episodes=40, bonus_scale=1e-5, eta_scale=20)
         classes = oracle_classes(env.layout)[name.removeprefix("opo ")]
-        return env, of.OPO(env.layout, *classes, eta=0.3, beta_loss=0.5, beta_dynamics=0.1, backend=backend)
+        return env, of.OPO(env.layout, *classes, eta=0.3, beta_loss=0.5, beta_dynamics=0.1)
 
 
 AGENTS = [
