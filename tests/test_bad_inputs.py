@@ -247,7 +247,7 @@ BAD = {
     "policy row of an unreachable state": (lambda: of.occupancy(model(), policy(7, 0.0)), ["policy", "state 7", "0.0"]),
     "policy plays a masked action": (lambda: of.evaluate(model(mask=MASK), policy()), ["policy", "state 2", "action 1", "masked", "0.5"]),
     "sparse policy": (lambda: of.occupancy(model(), sp.csr_array(policy())), ["policy", "sparse"]),
-    "mdp is a list": (lambda: of.solve([model()]), ["mdp", "list", "LayeredMDP"]),
+    "mdp is a list of arrays": (lambda: of.solve([model().losses]), ["mdp", "ndarray", "LayeredMDP"]),
     "unknown backend": (lambda: of.solve(model(), backend="cuda"), ["backend", "'cuda'", "'numba'"]),
     "seed instead of a generator": (lambda: of.rollout(model(), policy(), 3), ["rng", "int", "Generator"]),
     "legacy generator": (lambda: of.rollout(model(), policy(), np.random.RandomState(0)), ["rng", "RandomState"]),

@@ -23,8 +23,8 @@ from opo_fast.algorithm import engine as engine_module
 from opo_fast.algorithm import forms as forms_module
 from opo_fast.algorithm import policies as policies_module
 from opo_fast.kernels import _jit
+from opo_fast.model import arguments, operations, scratch
 from opo_fast.model import layered as layers
-from opo_fast.model import operations
 from opo_fast.model import transitions as transitions_module
 
 ROOT = pathlib.Path(of.__file__).parents[1]
@@ -334,9 +334,9 @@ def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions
 
     expected = everything(*build())
     guarded = GuardedNumpy()
-    for module in (layers, operations, chain_module, engine_module, forms_module):
+    for module in (layers, operations, arguments, scratch, chain_module, engine_module, forms_module):
         monkeypatch.setattr(module, "np", guarded)
-    for module in (transitions_module, operations, chain_module, forms_module, policies_module):
+    for module in (transitions_module, arguments, scratch, chain_module, forms_module, policies_module):
         monkeypatch.setattr(module, "aligned", guarded.aligned)
     mdp, others, policy = build()
     inside = guarded.empty(policy.shape)
