@@ -167,17 +167,17 @@ def test_the_cache_key_has_the_sources_of_all_kernels(tmp_path, monkeypatch):
     folder = tmp_path / "kernels"
     shutil.copytree(pathlib.Path(_jit.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(_jit, "__file__", str(folder / "_jit.py"))
-    assert _jit._fingerprint() == _jit._KEY
+    assert _jit._fingerprint() == _jit.KEY
     for path in sorted(folder.glob("*.py")):
         source = path.read_bytes()
         path.write_bytes(source + b"\n")
-        assert _jit._fingerprint() != _jit._KEY, path.name
+        assert _jit._fingerprint() != _jit.KEY, path.name
         path.write_bytes(source)
     monkeypatch.setitem(_jit._OPTIONS, "fastmath", True)
-    assert _jit._fingerprint() != _jit._KEY
+    assert _jit._fingerprint() != _jit.KEY
     from opo_fast.kernels.weights import bonus
 
-    assert bonus._cache._index_key("signature", numba.core.registry.cpu_target.target_context.codegen())[-1] == _jit._KEY
+    assert bonus._cache._index_key("signature", numba.core.registry.cpu_target.target_context.codegen())[-1] == _jit.KEY
 
 
 @compiled_only

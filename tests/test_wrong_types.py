@@ -77,6 +77,7 @@ def built(kind, **arguments):
 CALLS = {
     "Layout": (of.Layout, {"layer_sizes": [1, 2], "n_actions": 2}),
     "LayeredMDP": (of.LayeredMDP, {"layout": LAYOUT, "losses": LOSSES, "transitions": [BLOCK], "action_mask": MASK, "dtype": np.float64}),
+    "UpdatableMDP": (of.UpdatableMDP, {"layout": LAYOUT, "losses": LOSSES, "transitions": [BLOCK], "action_mask": MASK, "dtype": np.float64}),
     "LayeredMDP.stationary": (
         of.LayeredMDP.stationary,
         {
