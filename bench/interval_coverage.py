@@ -1,4 +1,4 @@
-"""How often the intervals of off-policy estimates hold the exact value: `python bench/interval_coverage.py [SEEDS] [EPISODES]` (500, 500)."""
+"""How often the intervals of off-policy estimates hold the exact value: `interval_coverage.py [SEEDS] [EPISODES]` (500, 500)."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def numpy_evaluate(layout, arrays, losses, policy):
         if h < layout.horizon - 1:
             array = arrays[h]
             q = q + (array @ v).reshape(q.shape)
-        v = (policy[layer] * q).sum(axis=1)
+        v = np.einsum("sa,sa->s", policy[layer], q)
     return v
 
 
@@ -97,7 +97,7 @@ def numpy_occupancy(layout, arrays, policy):
     reach = np.ones(1)
     for h in range(layout.horizon):
         layer = layout.layer(h)
-        out[layer] = reach[:, None] * policy[layer]
+        np.multiply(reach[:, None], policy[layer], out=out[layer])
         if h < layout.horizon - 1:
             w = out[layer].ravel()
             array = arrays[h]

@@ -11,6 +11,7 @@ import opo_fast as of
 from opo_fast.algorithm.engine import ChainEngine
 from opo_fast.algorithm.history import Fits, History
 from opo_fast.algorithm.rules import opo_rule
+from opo_fast.algorithm.self_tuning import self_tuning_rule
 
 
 def rng(seed=0):
@@ -79,8 +80,32 @@ def engine_of(mdps, memory=1 << 32):
     return ChainEngine(layout, None, rule, OneModelEach(mdps), memory)
 
 
-def constant_history(n):
+class PlausibleEach(OneModelEach):
+    """A source of plausible sets that stay as they are: `mdps[context]` are the candidates, whose first is the fit."""
+
+    def losses(self, fit, context):
+        return self.mdps[context][fit].row_losses
+
+    def transitions(self, fit, context):
+        return self.mdps[context][fit].transitions
+
+    def lower(self, version, context):
+        return self.mdps[context][1].row_losses
+
+    def candidates(self, version):
+        return tuple(range(version))
+
+
+def self_tuning_engine_of(mdps, memory=1 << 32):
+    """A chain engine of the self-tuning rule; at the constants of plausible sets no bonus matters."""
+    layout = mdps[0][0].layout
+    rule = self_tuning_rule(layout, loss_class_size=10, dynamics_class_size=10, delta=0.05, episodes=None, plausible=True)
+    return ChainEngine(layout, None, rule, PlausibleEach(mdps), memory)
+
+
+def constant_history(n, candidates=None):
+    """`n` steps under the same fits; with `candidates` so many dynamics stay plausible."""
     history = History()
     for _ in range(n):
-        history.append(Fits(0, 0))
+        history.append(Fits(0, 0) if candidates is None else Fits(0, 0, 0, candidates))
     return history

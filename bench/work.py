@@ -14,8 +14,9 @@ from functools import cache
 
 import numpy as np
 import scipy.sparse as sp
+from many import rows as rows_of_batches
 from plain import PlainChain, numpy_evaluate, numpy_occupancy
-from problems import constant_history, csr_array, csr_mdp, dense_mdp, engine_of, rng
+from problems import constant_history, csr_array, csr_mdp, dense_mdp, engine_of, rng, self_tuning_engine_of
 
 import opo_fast as of
 
@@ -114,6 +115,40 @@ def chain_plain(sizes, n_actions, contexts, steps):
 def chain_work(name, sizes, n_actions, contexts, steps, target):
     key = (tuple(sizes), n_actions, contexts, steps)
     return Work(name, "chain", lambda: chain_ours(*key), {"plain Numba chain, one context at a time": lambda: chain_plain(*key)}, target)
+
+
+@cache
+def plausible_models(sizes, n_actions, contexts, candidates):
+    return [[dense_mdp(list(sizes), n_actions, seed + 1000 * i) for i in range(max(2, candidates))] for seed in range(contexts)]
+
+
+def self_tuning_work(label, sizes, n_actions, contexts, steps, candidates, within):
+    """A step without parameters beside one with factors by hand; both under one fit that stays."""
+
+    def ours():
+        mdps = plausible_models(tuple(sizes), n_actions, contexts, candidates)
+        history = constant_history(steps, candidates)
+        return (lambda: self_tuning_engine_of(mdps).prefetch(range(contexts), history, steps)), float(steps * contexts)
+
+    name = f"self-tuning chain step, {candidates} plausible dynamics, {label}"
+    hand = {"factors by hand": lambda: chain_ours(tuple(sizes), n_actions, contexts, steps)}
+    return Work(name, "self-tuning", ours, hand, within, within=True)
+
+
+def icu_run(**factors):
+    from opo_fast import agents, envs
+
+    env = envs.make("icu-sepsis")
+    return (lambda: of.simulate(env, agents.make("opo", env, episodes=2000, **factors), 2000, progress=False)), 2000.0
+
+
+def self_tuning_items():
+    packed, single = ("H=10, 5 states, 3 actions, 64 contexts", [1] + [5] * 9, 3, 64), ("H=20, 20 states, 4 actions", [1] + [20] * 19, 4, 4)
+    for (label, *sizes), steps in ((packed, 1000), (single, 300)):
+        for candidates, within in ((1, 1.6), (2, 2.6), (5, 5.0), (10, 9.0)):
+            yield self_tuning_work(label, *sizes, steps, candidates, within)
+    hand = {"factors by hand": lambda: icu_run(bonus_scale=2e-6, eta_scale=50.0)}
+    yield Work("whole run, ICU-Sepsis, T=2,000, self-tuning", "episodes", icu_run, hand, 1.0, within=True, rounds=1, slow=True)
 
 
 @cache
@@ -378,4 +413,6 @@ def work_items() -> list[Work]:
             5,
             rounds=3,
         ),
+        *self_tuning_items(),
+        *rows_of_batches(Work),
     ]

@@ -23,6 +23,7 @@ from .runs.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
+    from .model.updatable import UpdatableMDP
     from .runs.compare import compare
     from .runs.policy_table import policy_table
     from .runs.tune import tune
@@ -45,6 +46,7 @@ __all__ = [
     "SimulationResult",
     "Trajectory",
     "Transitions",
+    "UpdatableMDP",
     "agents",
     "analysis",
     "bonus",
@@ -70,7 +72,12 @@ __all__ = [
 ]
 
 _PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
-_LATER = {"compare": "runs.compare", "policy_table": "runs.policy_table", "tune": "runs.tune"}
+_LATER = {
+    "UpdatableMDP": "model.updatable",
+    "compare": "runs.compare",
+    "policy_table": "runs.policy_table",
+    "tune": "runs.tune",
+}
 """Names that are imported when they are asked for, and the modules that have them."""
 
 

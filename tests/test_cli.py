@@ -398,6 +398,21 @@ def test_every_bound(call):
     assert call("theory", "parameters", "-T", "50").stdout == call("theory", "-T", "50").stdout
 
 
+def test_events_of_the_proof(call):
+    words = ["theory", "events", "random-finite", "-T", "30", "--seeds", "3", "--horizon", "3", "--set", "n_contexts=2"]
+    output = call(*words, "--eta", "0.3", "--beta-loss", "4", "--beta-dynamics", "4", "--out", "there").stdout
+    held = {line.split("  ")[0].strip(): line for line in output.splitlines()}
+    assert "3/3" in held["factor 6"]
+    assert "0.95" in held["regret"]
+    assert "VIOLATED" not in output
+    with np.load("there/events.npz") as columns:
+        assert columns["inaccurate"].shape == (3, 30)
+    assert pathlib.Path("there/events.png").read_bytes().startswith(b"\x89PNG")
+    # Of the theory's constants no pair is explored.
+    assert "event B, share of the pairs: 1.000 over all" in call(*words, "--no-plot").stdout
+    assert not pathlib.Path("runs/events-random-finite/events.png").exists()
+
+
 @pytest.mark.parametrize("option", ["--states", "--actions", "--losses", "--dynamics"])
 def test_theory_refuses_a_size_beside_an_environment(option):
     done = CliRunner().invoke(cli.app, ["theory", "combination-lock", option, "5"])

@@ -240,6 +240,9 @@ def test_what_a_state_cannot_hold_is_named_and_nothing_is_written(tmp_path, valu
         ({"$": "array", "of": ["<f8", [10**18], ""]}, "not a saved array"),
         ({"$": "scalar", "of": ["<f8", [2], "00" * 16]}, r"has shape \(2,\)"),
         ({"$": "tuple", "of": 3}, "marked as 'tuple'"),
+        (object(), "is a object, which no state holds"),
+        ({1, 2}, "is a set, which no state holds"),
+        (np.zeros(1), "is a ndarray, which no state holds"),
     ],
 )
 def test_json_that_is_no_state_is_refused_with_its_place(value, message):

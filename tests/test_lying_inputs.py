@@ -257,15 +257,42 @@ def test_a_dynamics_with_a_mask_in_an_agent_without():
     losses, dynamics = of.FiniteLossClass([lambda c: LOSSES]), of.FiniteDynamicsClass([lambda c: t])
     options = {"eta": 0.1, "beta_loss": 1.0, "beta_dynamics": 1.0}
     agent = of.OPO(LAYOUT, losses, dynamics, **options)
-    agent.observe(of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 0]), np.zeros(2)))
+    played = of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 0]), np.zeros(2))
+    agent.observe(played)
     with pytest.raises(of.OpoError, match="give the agent action_mask"):
         agent.policy(0)
-    for kind in (of.agents.Greedy, of.agents.EpsilonGreedy):
-        with pytest.raises(of.OpoError, match="give the agent action_mask"):
-            kind(LAYOUT, losses, dynamics).policy(0)
     env = envs.Environment(LAYOUT, [lambda c: LOSSES], [lambda c: t], contexts=[0], action_mask=mask)
     with pytest.raises(of.OpoError, match="action_mask"):
         of.simulate(env, of.agents.Uniform(LAYOUT), 1)
+    with pytest.raises(of.OpoError, match="give the agent action_mask"):
+        of.offline.learn_from_logs(LAYOUT, losses, dynamics, [played] * 5).policy(0)
     policy = of.OPO(LAYOUT, losses, dynamics, action_mask=mask, **options).policy(0)
     np.testing.assert_array_equal(policy.sum(axis=1), 1.0)
     assert policy[1, 1] == 0
+
+
+AGENTS = {
+    "opo": lambda *model: of.OPO(*model),
+    "theory": lambda *model: of.OPO(*model, tuning="theory", episodes=9),
+    "e-uc3rl": lambda *model: of.agents.EUC3RL(*model, episodes=9),
+    "rm-ucdd": lambda *model: of.agents.RMUCDD(*model, p_min=0.1, episodes=9),
+    "lolipop": lambda *model: of.agents.LOLIPOP(*model),
+    "greedy": lambda *model: of.agents.Greedy(*model),
+    "epsilon-greedy": lambda *model: of.agents.EpsilonGreedy(*model),
+    "bonus-free": lambda *model: of.agents.BonusFreeOPO(*model, episodes=9),
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_meets_the_mask_of_a_dynamics_before_it_plans(name):
+    mask = np.array([[True, True], [True, False], [True, True]])
+    masked = Transitions(LAYOUT, [np.full((1, 2, 2), 0.5)], action_mask=mask)
+    agent = AGENTS[name](LAYOUT, of.FiniteLossClass([lambda c: LOSSES]), of.FiniteDynamicsClass([lambda c: masked]))
+
+    def play():
+        for _ in range(3):
+            agent.policy(0)
+            agent.observe(of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 0]), np.zeros(2)))
+
+    with pytest.raises(of.OpoError, match="give the agent action_mask"):
+        play()

@@ -39,7 +39,10 @@ def write_visits(path):
 def test_examples(block, tmp_path):
     if '"visits.csv"' in block:
         write_visits(tmp_path / "visits.csv")
-    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path)
+    # Numba caches only what is in a file.
+    (tmp_path / "example.py").write_text(block)
+    command = ["example.py"] if "cache=True" in block else ["-c", block]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     if "gap closed" in block:
         closed = re.search(r"gap closed (\d+)%", done.stdout)

@@ -10,6 +10,8 @@ from scipy.optimize import linprog
 from strategies import random_mask, random_model
 
 import opo_fast as of
+from opo_fast import envs
+from opo_fast.algorithm import self_tuning
 from opo_fast.algorithm.engine import ChainEngine
 from opo_fast.algorithm.history import Fits, History
 from opo_fast.algorithm.rules import Bonus
@@ -24,6 +26,8 @@ from opo_fast.algorithm.self_tuning import (
     self_tuning_rule,
 )
 from opo_fast.model.transitions import Transitions
+from opo_fast.oracles import DisjointLinearLossClass, TabularDynamicsClass
+from opo_fast.runs.simulation import Simulation
 
 SMALL, WIDE, LARGE = [1, 3, 4, 2], [1, 5, 3], [1, 30, 20, 40]
 LAYOUTS = {"packed": (SMALL, 3), "packed, vectors": (WIDE, 4), "single": (LARGE, 5), "single, vectors": (LARGE, 4)}
@@ -46,7 +50,7 @@ class BonusRule(SelfTuningRule):
 
 
 class Source:
-    """Models and plausible sets at two contexts: 6 losses, 5 dynamics; of both some are excluded as time passes."""
+    """Models and plausible sets at three contexts: 6 losses, 5 dynamics; of both some are excluded as time passes."""
 
     def __init__(self, sizes, n_actions, form="dense", *, mask=None, seed=0, radius=False):
         rng = np.random.default_rng(seed)
@@ -143,8 +147,18 @@ def source_of(shape, form, seed=0):
 
 
 @pytest.mark.parametrize(("shape", "form", "switch"), CASES)
-def test_the_engine_is_the_plain_form(shape, form, switch):
-    n = 300 if shape.startswith("packed") and switch is None and form != "no sets" else 60
+def test_the_engine_is_the_plain_form_after_300_steps(shape, form, switch, monkeypatch):
+    n, known = 300, {}
+    plain = self_tuning.occupancy
+
+    def once(model, policy):
+        # The plain form looks at every past policy in every step; models and policies are the same objects.
+        key = id(model.transitions), id(policy)
+        if key not in known:
+            known[key] = plain(model, policy), model, policy
+        return known[key][0]
+
+    monkeypatch.setattr(self_tuning, "occupancy", once)
     source = source_of(shape, form)
     rule = rule_of(source, switch, plausible=form != "no sets")
     history, steps = history_of(n, plausible=form != "no sets")
@@ -198,6 +212,30 @@ def test_same_bits_whatever_the_threads_budgets_packs_and_stops(shape, switch):
     resumed = engine_of(source, rule)
     resumed.restore(half.state(), history, 45)
     same(engine_policy(resumed, history, 90))
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "masked"])
+@pytest.mark.parametrize("single", [[1, 3], [0, 2, 4], [0, 1, 2, 3, 4]])
+def test_candidates_in_single_and_double_precision_are_read_as_what_they_are(form, single):
+    """Numbers that single precision holds exactly: how a candidate is stored changes no bit."""
+    mixed, double = source_of("single", form), source_of("single", form)
+    for context, models in mixed.models.items():
+        for i, mdp in enumerate(models):
+            rounded = Transitions(mixed.layout, mdp.transitions.arrays(), action_mask=mixed.mask, dtype=np.float32)
+            exact = rounded.as_float64()
+            assert exact.dtype == np.float64
+            assert exact.data.tobytes() == rounded.data.astype(np.float64).tobytes()
+            for source, transitions in ((mixed, rounded if i in single else exact), (double, exact)):
+                losses = np.zeros(source.layout.shape)
+                source.models[context][i] = of.LayeredMDP(source.layout, losses, transitions, source.mask)
+    history, _ = history_of(60)
+    engines = engine_of(mixed, rule_of(mixed)), engine_of(double, rule_of(double))
+    for n in (1, 20, 60):
+        for one, other in zip(*(engine_policy(engine, history, n) for engine in engines), strict=True):
+            np.testing.assert_array_equal(one, other)
+    if len(single) == 5:
+        chain, _ = engines[0].chain(0, history, 60)
+        assert all(found.copied == 0 for found in chain.sets.candidates.values())
 
 
 def test_visits_are_not_computed_where_the_bonus_cannot_matter(monkeypatch):
@@ -287,3 +325,42 @@ def test_betas_follow_the_doubled_number_of_steps():
     # At a very large T the bonus ends.
     assert rule.bonus(100).needed is False
     assert rule.bonus(10**9).needed is True
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
+
+
+def parametric(env):
+    """Least squares per pair, and counts at each context."""
+    return DisjointLinearLossClass(lambda c: np.array([1.0, c]), 2), TabularDynamicsClass(per_context=True)
+
+
+@pytest.mark.parametrize("classes", ["finite", "parametric"])
+@pytest.mark.parametrize("n_states", [3, 40])
+def test_runs_have_the_same_bits_whatever_the_threads_budgets_prefetching_and_pauses(classes, n_states, set_threads, tmp_path):
+    env = envs.random_finite(horizon=4, n_states=n_states, n_actions=3, n_contexts=3, n_losses=6, n_dynamics=5, seed=1)
+    given = (env.loss_class, env.dynamics_class) if classes == "finite" else parametric(env)
+    columns = ("value", "observed_loss", "plausible_losses", "plausible_dynamics", "hedge_bound", "loss_fit", "dynamics_fit")
+
+    class Eager(of.OPO):
+        lookahead = 0
+
+    def digest(run):
+        return b"".join(getattr(run, name).tobytes() for name in columns)
+
+    found = set()
+    for threads in (1, 2):
+        set_threads(threads)
+        for kind, options in ((of.OPO, {}), (Eager, {}), (of.OPO, {"memory": 0})):
+            found.add(digest(of.simulate(env, kind(env.layout, *given, **options), 40, seed=7, progress=False)))
+    first = of.OPO(env.layout, *given)
+    paused = Simulation(env, first, 40, 7)
+    for _ in range(25):
+        paused.step()
+    first.save(tmp_path / "agent.npz")
+    going_on = Simulation(env, of.OPO(env.layout, *given).load(tmp_path / "agent.npz"), 40, 7)
+    going_on.restore(paused.state())
+    for _ in range(15):
+        going_on.step()
+    found.add(digest(going_on.result()))
+    assert len(found) == 1

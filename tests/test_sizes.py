@@ -15,6 +15,7 @@ import scipy.sparse as sp
 import opo_fast as of
 from opo_fast import envs, oracles
 from opo_fast._support import state
+from opo_fast.study import runfile
 
 
 def peak(call):
@@ -33,6 +34,16 @@ def test_a_file_of_two_lines_that_announces_millions_of_states(tmp_path, deadloc
     (tmp_path / "big.tra").write_text("67000000 1 1\n0 0 0 1\n")
     most, message = peak(lambda: envs.from_prism(tmp_path / "big.tra", deadlocks=deadlocks))
     assert "67000000 states" in message
+    assert most < 1 << 20
+
+
+def test_a_file_of_200_lines_that_announces_millions_of_states(tmp_path):
+    """Its choices are those of a square table: 67 million states times 200 choices would take 100 GiB."""
+    lines = [f"{i % 4 * 16_000_000} {i // 4} {i} 1" for i in range(199)]
+    (tmp_path / "big.tra").write_text("\n".join([f"67000000 199 {len(lines)}", *lines]) + "\n")
+    most, message = peak(lambda: envs.from_prism(tmp_path / "big.tra", deadlocks="loop"))
+    assert "big.tra" in message
+    assert "67000000 states and 50 choices are more than this reader takes" in message
     assert most < 1 << 20
 
 
@@ -106,6 +117,36 @@ def test_of_an_archive_only_what_is_named_is_unpacked_and_that_within_a_bound(tm
     monkeypatch.setattr(state, "GROWTH", 0)
     with pytest.raises(of.OpoError, match="unpacks to more than is read"):
         fresh.load(path)
+
+
+def test_a_parquet_file_of_millions_of_equal_numbers(tmp_path, monkeypatch):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "log.parquet"
+    names = ("context", "episode", "step", "state", "action", "loss")
+    pq.write_table(pa.table({name: np.zeros(1 << 20, np.int64) for name in names}), path)
+    assert path.stat().st_size < 1 << 18
+    monkeypatch.setattr(state, "ALWAYS", 1 << 20)
+    for read in (lambda: oracles.TrajectoryLog.load(path, of.Layout([1, 2], 2)), lambda: oracles.TrajectoryLog.from_parquet(path)):
+        held = pa.total_allocated_bytes()
+        with pytest.raises(of.OpoError, match="unpacks to 50331648 bytes, more than is read from a file of this size"):
+            read()
+        assert pa.total_allocated_bytes() - held < 1 << 20
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet"])
+def test_a_run_file_of_a_study_that_unpacks_to_more(tmp_path, monkeypatch, format):
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"x.{format}"
+    meta = {"format": runfile.FORMAT, "id": "x"}
+    with open(path, "wb") as file:
+        runfile.write_run(file, meta, {"regret": np.zeros(1 << 17), "value": np.zeros(1 << 17)}, format)
+    np.testing.assert_array_equal(runfile.read_run(path, ["regret"])["regret"], np.zeros(1 << 17))
+    monkeypatch.setattr(state, "ALWAYS", (1 << 20) + 10_000)
+    monkeypatch.setattr(state, "GROWTH", 0)
+    assert set(runfile.read_run(path, ["regret"]).columns) == {"regret"}
+    with pytest.raises(of.OpoError, match="more than is read from a file of this size"):
+        runfile.read_run(path)
 
 
 def test_of_several_reward_structures_one_is_chosen(tmp_path):

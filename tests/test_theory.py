@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strategies import layer_sizes, random_mask, random_model, random_transitions, seeded
 
 import opo_fast as of
-from opo_fast.analysis.decomposition import history_at, optimistic_steps, regret_decomposition
+from opo_fast.analysis import history_at, optimistic_steps, regret_decomposition
 from opo_fast.analysis.lemmas import LemmaCheck, lemma_checks, oracle_errors, oracle_guarantees
 from opo_fast.analysis.theory import PRACTICAL, parameters, regret_bound
 from opo_fast.runs.simulation import Simulation
@@ -284,8 +284,8 @@ def test_parts_of_a_bandit():
 def test_of_what_run():
     env, agent, run = hand_run(4)
     for bad, text in [
-        (lambda: regret_decomposition(env, agent, of.simulate(env, hand_run(1)[1], 5)), "run has 5 episodes: .* has observed 4"),
-        (lambda: regret_decomposition(env, World(1).agent(), [0]), "run has 1 episodes: .* has observed 0"),
+        (lambda: regret_decomposition(env, agent, of.simulate(env, hand_run(1)[1], 5)), "run ends at episode 6: .* has observed 4"),
+        (lambda: regret_decomposition(env, World(1).agent(), [0]), "run ends at episode 1: .* has observed 0"),
         (lambda: regret_decomposition(env, "opo", run), "agent is a str, whose terms are undefined: opo, e-uc3rl"),
         (lambda: regret_decomposition(3, agent, run), "cmdp is a int without mdp"),
         (lambda: regret_decomposition(env, agent, 3), "run is a int"),

@@ -484,10 +484,15 @@ WRONG = {
     "ragged": [[1], [1, 2]],
     "function": lambda *arguments: None,
     "complex": 1j,
+    "array": np.array([2.5, math.nan]),
+    "array without axes": np.array("zz"),
+    "empty array": np.zeros((2, 0)),
+    "long text": "zz" * 150,
 }
 CALLED = {
     "agents": "agent", "name": "agent", "contexts": "context|log", "trajectories": "trajectory|log", "value": "refit", "source": "oracle",
     "arrays": "transitions", "width": "noise", "env": "P", "data": "the study|missing", "store": "folder", "models": "candidate|context",
+    "R": "rewards", "rewards": "action_mask",
     "states": "state", "actions": "action|allowed",
 }  # fmt: skip
 """What else a message may call an argument, such as one of several."""

@@ -20,6 +20,7 @@ __all__ = [
     "as_array",
     "as_distribution",
     "as_dtype",
+    "as_list",
     "as_losses_2d",
     "as_path",
     "as_real",
@@ -110,16 +111,21 @@ def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, str
     return number
 
 
-def items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any]:
-    """`values`, any iterable but a text, as a list (with `some` not empty) of what `of` names in the plural, or an error."""
+def as_list(values: Any) -> list[Any] | None:
+    """`values`, any iterable but a text, as a list; None for anything else."""
     try:
         # An array without axes has __iter__, too.
         iterator = None if isinstance(values, (str, bytes)) else iter(values)
     except TypeError:
         iterator = None
-    if iterator is None:
+    return None if iterator is None else list(iterator)
+
+
+def items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any]:
+    """`values`, any iterable but a text, as a list (with `some` not empty) of what `of` names in the plural, or an error."""
+    listed = as_list(values)
+    if listed is None:
         raise OpoError(f"{name} is a {type(values).__name__}: a sequence of {of} is needed")
-    listed = list(iterator)
     if some and not listed:
         raise OpoError(f"{name}: at least one is needed, got none")
     return listed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from ..errors import OpoError
 from .checks import instance
 from .files import reading, writing
 
-__all__ = ["decode", "encode", "holds", "peek", "read_state", "write_state"]
+__all__ = ["decode", "encode", "holds", "members_of", "most_of", "peek", "read_state", "write_state"]
 
 Array = npt.NDArray[Any]
 
@@ -79,8 +80,10 @@ def decode(value: Any, where: str = "state", arrays: Mapping[str, Any] | None = 
     """Undo `encode`; anything else than what it gave is an error that names the place."""
     if isinstance(value, list):
         return [decode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
-    if not isinstance(value, dict):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if not isinstance(value, dict):
+        raise OpoError(f"{where} is a {type(value).__name__}, which no state holds: {_NEEDED}")
     if "$" not in value:
         return {key: decode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
     kind, of = value["$"], value.get("of")
@@ -140,8 +143,7 @@ def read_state(path: str | os.PathLike[str], what: str = "a state that was saved
 
     Only the arrays that the JSON names are unpacked: at most 1 GiB, or 100 times the size of the file, together.
     """
-    with reading(path, what), zipfile.ZipFile(path) as archive:
-        members = _Members(archive, max(ALWAYS, GROWTH * os.path.getsize(path)))
+    with reading(path, what), members_of(path) as members:
         state = decode(json.loads(str(members[_JSON])), "state", members)
         if not isinstance(state, dict):
             raise OpoError(f"it holds a {type(state).__name__} instead of names and values")
@@ -150,9 +152,20 @@ def read_state(path: str | os.PathLike[str], what: str = "a state that was saved
 
 def peek(path: str | os.PathLike[str], key: str, what: str) -> Any:
     """One plain value of what `write_state` wrote; no array is unpacked."""
-    with reading(path, what), zipfile.ZipFile(path) as archive:
-        members = _Members(archive, max(ALWAYS, GROWTH * os.path.getsize(path)))
+    with reading(path, what), members_of(path) as members:
         return json.loads(str(members[_JSON]))[key]
+
+
+def most_of(path: str | os.PathLike[str]) -> int:
+    """Bytes that the file at `path` may unpack to."""
+    return max(ALWAYS, GROWTH * os.path.getsize(path))
+
+
+@contextlib.contextmanager
+def members_of(path: str | os.PathLike[str]) -> Iterator[Mapping[str, Array]]:
+    """The arrays of an npz, each unpacked when it is asked for, within the bound."""
+    with zipfile.ZipFile(path) as archive:
+        yield _Members(archive, most_of(path))
 
 
 class _Members(Mapping[str, Array]):

@@ -219,7 +219,7 @@ class LOLIPOP(BaseAgent):
     def _layer_transitions(self, segment: _Segment, context: Any, h: int) -> Array:
         """(S_h, A, S_{h+1}), dense."""
         fit = segment.dynamics_oracle.transitions(segment.fits[1], context)
-        array = as_transitions(self.layout, fit, self.action_mask, where="transitions of a fit").arrays()[h]
+        array = as_transitions(self.layout, fit, self.action_mask, where="transitions of a fit", own_mask=True).arrays()[h]
         n, following = self.layout.layer_sizes[h : h + 2]
         return np.asarray(array.toarray() if sp.issparse(array) else array).reshape(n, self.layout.n_actions, following)
 

@@ -61,6 +61,8 @@ class OPO(ChainAgent):
     tuning : {"auto", "theory", "by hand"}
     eta, beta_loss, beta_dynamics : float or None
         As used; None where they change from step to step ("auto").
+    class_sizes : dict
+        |F| and |P|, as the theory's parameters take them.
 
     Raises
     ------
@@ -98,7 +100,7 @@ class OPO(ChainAgent):
         self.eta: float | None = None
         self.beta_loss: float | None = None
         self.beta_dynamics: float | None = None
-        sizes = sizes_of(loss_class, dynamics_class)
+        self.class_sizes = sizes = sizes_of(loss_class, dynamics_class)
         losses, dynamics = loss_oracle(loss_class, layout, action_mask), dynamics_oracle(dynamics_class, layout, action_mask)
         if self.tuning == "auto":
             rule = self._self_tuning(layout, episodes, sizes, delta, (losses, dynamics))

@@ -276,6 +276,10 @@ class Chain:
         """Where the kernels find models of this form in memory."""
         raise NotImplementedError
 
+    def alike(self, models: list[Any]) -> list[Any]:
+        """The models in one number type: kernels read all lines of a table as they read the fit's dynamics."""
+        return models
+
     def _prepare(self, transitions: list[Transitions]) -> Any:
         raise NotImplementedError
 

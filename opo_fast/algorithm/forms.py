@@ -21,7 +21,8 @@ from ..kernels.packed_self_tuning import packed_self_tuning_steps
 from ..kernels.plausible import TABLE
 from ..kernels.self_tuning import self_tuning_steps
 from ..model.layout import aligned
-from ..model.operations import Scratch, chunk_of, visit_once
+from ..model.operations import visit_once
+from ..model.scratch import Scratch, chunk_of
 from ..model.transitions import DENSE, Transitions
 from .chain import Chain
 from .history import Fits
@@ -84,15 +85,18 @@ class SingleChain(Chain):
             else:
                 run_together(visit_batch_csr, model.arguments, (parts, self.policies.lines, i, n, d, w, counts, private), threads, work)
 
+    def alike(self, models: list[Transitions]) -> list[Transitions]:
+        return models if len({t.dtype for t in models}) < 2 else [t.as_float64() for t in models]
+
     def table(self, models: list[Transitions]) -> Array:
         lines = [[t.kind, *_place(t.data), *_place(t.indptr), *_place(t.indices), _place(t.block)[0]] for t in models]
         return np.array(lines, np.int64).reshape(-1, TABLE)
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
-        model, losses = self.model(fits.dynamics), self.losses(fits.loss)
         if self.hedge is not None:
             self._run_hedged(fits, bonus, counts, length, keep)
             return
+        model, losses = self.model(fits.dynamics), self.losses(fits.loss)
         rule, scratch = self.engine.rule, Scratch(model)
         chunk = chunk_of(model)
         most = min(get_threads(), model.threads)
@@ -107,8 +111,8 @@ class SingleChain(Chain):
     def _run_hedged(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         assert self.hedge is not None
         hedge, layout = self.hedge, self.engine.layout
-        lower, found = self.sets.prepare(fits)
-        model, losses = self.model(fits.dynamics), self.losses(fits.loss)
+        lower, found, model = self.sets.prepare(fits)
+        losses = self.losses(fits.loss)
         scratch, chunk = Scratch(model), chunk_of(model)
         most = min(get_threads(), model.threads)
         lines = np.empty((3 * most, min(chunk, max(layout.layer_sizes)) * layout.n_actions))
@@ -170,7 +174,7 @@ class PackedChain(Chain):
             )  # fmt: skip
             return
         hedge = self.hedge
-        lower, found = self.sets.prepare(fits)
+        lower, found, _ = self.sets.prepare(fits)
         order = np.empty(max(engine.layout.layer_sizes) * self.lanes if found.radius.size else 0, np.int64)
         packed_self_tuning_steps(
             *layout, length, self.policies.line(self.steps), int(keep), int(bonus.needed), model, losses,

@@ -33,12 +33,15 @@ class Candidates(NamedTuple):
         Where the kernels find the candidates in memory.
     models : list
         The candidates themselves, so that the memory stays theirs.
+    copied : int
+        Bytes of those that are copies in another number type.
     """
 
     fits: tuple[Hashable, ...]
     radius: Array
     table: Array
     models: list[Any]
+    copied: int = 0
 
 
 class PlausibleModels:
@@ -56,18 +59,18 @@ class PlausibleModels:
     @property
     def nbytes(self) -> int:
         """Bytes held; the models are counted by the chain."""
-        return self.chain.width * 8 * len(self.lower) + sum(found.radius.nbytes for found in self.candidates.values())
+        return self.chain.width * 8 * len(self.lower) + sum(found.radius.nbytes + found.copied for found in self.candidates.values())
 
     @property
     def fits(self) -> set[Hashable]:
         """Fits of all candidates that are held."""
         return {fit for found in self.candidates.values() for fit in found.fits}
 
-    def prepare(self, fits: Fits) -> tuple[Array, Candidates]:
-        """The lower losses and the candidates of a step; empty where no sets are kept."""
+    def prepare(self, fits: Fits) -> tuple[Array, Candidates, Any]:
+        """The lower losses and the candidates of a step, empty where no sets are kept, and the fit's dynamics."""
         chain, source = self.chain, self.chain.engine.source
         if fits.loss_version is None:
-            return self.no_rows, self.none
+            return self.no_rows, self.none, chain.model(fits.dynamics)
         lower = self.lower.get(fits.loss_version)
         if lower is None:
             lower = chain.interleave([source.lower(fits.loss_version, context) for context in chain.contexts])
@@ -79,9 +82,19 @@ class PlausibleModels:
             if listed is None:
                 listed = (fits.dynamics,)
                 radius = chain.interleave([source.radius(fits.dynamics_version, context) for context in chain.contexts])
-            models = [chain.model(fit) for fit in listed]
-            found = self.candidates[fits.dynamics_version] = Candidates(listed, radius, chain.table(models), models)
-        return lower, found
+            found = self._listed(listed, radius, [chain.model(fit) for fit in listed])
+            self.candidates[fits.dynamics_version] = found
+        if fits.dynamics in found.fits:
+            return lower, found, found.models[found.fits.index(fits.dynamics)]
+        model, *models = chain.alike([chain.model(fits.dynamics), *found.models])
+        if models != found.models:
+            found = self.candidates[fits.dynamics_version] = self._listed(found.fits, found.radius, models)
+        return lower, found, model
+
+    def _listed(self, fits: tuple[Hashable, ...], radius: Array, given: list[Any]) -> Candidates:
+        models = self.chain.alike(given)
+        copied = sum(model.nbytes for fit, model in zip(fits, models, strict=True) if model is not self.chain.models.get(fit))
+        return Candidates(fits, radius, self.chain.table(models), models, copied)
 
     def forget(self, history: History, step: int, n: int) -> None:
         """Sets that no step nearby uses are asked for again if they return, and with them their models."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, whole
+from .._support.checks import instance, items, whole
 from ..errors import OpoError
+from ..model.arguments import Backend, check_backend, to_fill
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, as_mask
-from ..model.operations import Backend, check_backend
 from ..model.transitions import Transitions
 from . import algorithm1
 from .engine import ChainEngine
@@ -77,14 +77,22 @@ class PolicyChain:
     def __len__(self) -> int:
         return len(self._history)
 
-    def policy(self) -> Array:
-        """The policy after all models so far, shape (n_states, A); before the first, the uniform one."""
+    def policy(self, *, out: Array | None = None) -> Array:
+        """The policy after all models so far, shape (n_states, A); before the first, the uniform one.
+
+        Parameters
+        ----------
+        out : ndarray of float64, shape (n_states, A), optional
+            Where it goes; C-contiguous.
+        """
         chain, lane = self._engine.chain(None, self._history, len(self))
         rows = chain.policy(lane)
+        full = to_fill(out, "out", self.layout.shape)
         if self.action_mask is None:
-            return rows.reshape(self.layout.shape).copy()
-        full = np.zeros(self.layout.shape)
-        full[self.action_mask] = rows
+            full[...] = rows.reshape(self.layout.shape)
+        else:
+            full[...] = 0.0
+            full[self.action_mask] = rows
         return full
 
 
@@ -114,9 +122,7 @@ def policy_chain(
         The uniform policy's successor after t steps; masked actions have probability exactly 0.
     """
     check_backend(backend)
-    if not isinstance(history, Iterable):
-        raise OpoError(f"history is a {type(history).__name__}: a sequence of opo_fast.LayeredMDP is needed")
-    models = list(history)
+    models = items(history, "history", "opo_fast.LayeredMDP")
     if not models:
         raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")
     instance(models[0], "history[0]", LayeredMDP)

@@ -1,13 +1,28 @@
 """The paper's theory on a run: bounds, the decomposition of the regret, and both sides of the lemmas."""
 
+from ..runs.decomposition import ModelErrors, RegretTerms, regret_decomposition
+from ..runs.steps import Step, agent_steps, history_at, optimistic_steps
 from .algorithm_checks import EquationCheck, algorithm_checks
 from .bounds import Bounds, adahedge_bound, bounds, informative_from, literature_rates, lower_bound
-from .decomposition import ModelErrors, RegretTerms, regret_decomposition
+from .event_study import EventStudy, event_study
+from .events import ContextEvents, Frequency, RunEvents, Statement, context_events, event_frequencies, run_events
 from .lemmas import LemmaCheck, OracleErrors, lemma_checks, oracle_errors, oracle_guarantees
-from .steps import Step, agent_steps, history_at, optimistic_steps
+from .stacked import StackedSteps, stack, stacked_steps
 from .theory import PRACTICAL, Parameters, parameters, regret_bound
 
 __all__ = [
+    "ContextEvents",
+    "EventStudy",
+    "Frequency",
+    "RunEvents",
+    "StackedSteps",
+    "Statement",
+    "context_events",
+    "event_frequencies",
+    "event_study",
+    "run_events",
+    "stack",
+    "stacked_steps",
     "lower_bound",
     "literature_rates",
     "informative_from",

@@ -18,7 +18,7 @@ from ..errors import OpoError
 from ..model import reference
 from ..model.layered import LayeredMDP
 from ..model.reference import expected_next
-from .steps import Step, allowed_pairs
+from ..runs.steps import Step, allowed_pairs
 
 __all__ = ["EquationCheck", "algorithm_checks"]
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._support.checks import instance, real, shown, whole
 from ..algorithm.parameters import log_size, log_term, parameters
+from ..algorithm.self_tuning import START_GAP
 from ..errors import OpoError
 from ..model.layout import Layout
 
@@ -173,16 +174,19 @@ def bounds(
 
 
 def adahedge_bound(layout: Layout, episodes: int) -> float:
-    """Term (iii) of self-tuning OPO: sum over layers of AdaHedge's worst case, H^2 sqrt(T log|A|) + H^2 (4/3 log|A| + 2).
+    """Term (iii) of self-tuning OPO: over the layers AdaHedge's worst case, H^2 sqrt(T log|A|) + H^2 (4/3 log|A| + 2) + 0.002 H.
 
-    AdaHedge's regret is at most twice its sum of mixability gaps, which a run reports; for losses of range S it is at most
+    AdaHedge's regret is at most twice its sum of mixability gaps, which a run reports; for losses of range S that is at most
     S sqrt(T log K) + S (4/3 log K + 2) (De Rooij, Van Erven, Gruenwald and Koolen, JMLR 2014, Corollary 9). Q of the layer h has
     a range of at most H - h + 1, here H in each layer.
+
+    Sums of gaps begin at Delta_0 = 0.001 instead of 0. The corollary's proof gives Delta_T^2 <= S^2 T log K / 4 + c Delta_T with
+    c = S (2/3 log K + 1), now with Delta_0^2 on the right, so that Delta_T <= S sqrt(T log K) / 2 + Delta_0 + c.
     """
     instance(layout, "layout", Layout)
     t, h = whole(episodes, "episodes", least=1, most=MOST_EPISODES), layout.horizon
     logs = math.log(layout.n_actions)
-    return h**2 * (math.sqrt(t * logs) + 4 / 3 * logs + 2)
+    return h**2 * (math.sqrt(t * logs) + 4 / 3 * logs + 2) + 2 * START_GAP * h
 
 
 def informative_from(
@@ -218,6 +222,7 @@ def lower_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynami
 
     As the paper cites it (Levy and Mansour 2022, for |F| and |P| of the same order); Theorem 1 differs from it by H^3.5 and
     logarithms.
+    It is 0 for classes of at most |S| candidates, which are too small for its instance.
     """
     instance(layout, "layout", Layout)
     t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)

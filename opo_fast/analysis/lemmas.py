@@ -16,8 +16,8 @@ from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import evaluate, occupancy
-from .decomposition import Truth
-from .steps import Step, allowed_pairs
+from ..runs.decomposition import Truth
+from ..runs.steps import Step, allowed_pairs
 
 __all__ = ["LemmaCheck", "OracleErrors", "lemma_checks", "oracle_errors", "oracle_guarantees"]
 

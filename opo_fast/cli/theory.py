@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+import pathlib
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -11,12 +12,16 @@ from typer.core import TyperGroup
 
 from .. import envs
 from .._support.checks import MANY, whole
+from .._support.files import as_folder
 from .._support.text import figure
 from ..analysis.bounds import MOST_EPISODES, Bounds, bounds, informative_from, literature_rates, lower_bound
+from ..analysis.event_study import event_study
 from ..analysis.theory import parameters, regret_bound
 from ..errors import OpoError
 from ..model.layout import Layout
-from .options import Settings, console, environment_options, show_table
+from ..runs.plots import missing_matplotlib
+from .options import Env, Horizon, Settings, console, environment_options, safe, show_table
+from .theory_scaling import show_scaling
 
 __all__ = ["app"]
 
@@ -32,7 +37,7 @@ class _Theory(TyperGroup):
 
 app = typer.Typer(
     cls=_Theory,
-    help="The paper's theory: parameters and regret bound (`opo-fast theory [ENV]` is `theory parameters`), and every bound.",
+    help="The paper's theory: parameters and regret bound (`opo-fast theory [ENV]` is `theory parameters`), all bounds, the events.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -166,6 +171,64 @@ def show_bounds(
     for name, value in rates.items():
         lines.add_row(name, figure(value, ".6g"), needs.get(name, "") if math.isnan(value) else "")
     show_table(out, lines)
+
+
+@app.command("events")
+def show_events(
+    env: Env,
+    episodes: T = 100,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 20,
+    horizon: Horizon = None,
+    delta: Delta = 0.05,
+    tuning: Annotated[
+        Literal["theory", "auto"] | None, typer.Option(help="theory (the default), or auto for self-tuning OPO with T given to it.")
+    ] = None,
+    eta: Annotated[float | None, typer.Option(help="By hand: learning rate.")] = None,
+    beta_loss: Annotated[float | None, typer.Option(help="By hand: parameter of the losses' bonus.")] = None,
+    beta_dynamics: Annotated[float | None, typer.Option(help="By hand: parameter of the dynamics' bonus.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Threshold of event A. Default: gamma' / (432 H^4).")] = None,
+    gamma_visits: Annotated[float | None, typer.Option(help="Threshold gamma' of event B. Default: half the least beta.")] = None,
+    settings: Settings = None,
+    out: Annotated[pathlib.Path | None, typer.Option(help="Folder for events.npz and events.png. Default: runs/events-ENV.")] = None,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the picture (needs matplotlib, extra 'plot').")] = True,
+) -> None:
+    """Let OPO learn under many seeds, and count how often the events of the proof and the statements of the paper held.
+
+    **held**: in how many runs. **at least**: the paper's probability, 1 where it is certain. **interval**: 95 % Clopper-Pearson.
+    **largest**: the largest left side in a run as a share of the right side; 1 is as tight as it can be.
+
+    At the theory's constants no pair is ever explored in the sense of event B at practical T; small betas by hand (try --eta 0.3
+    --beta-loss 4 --beta-dynamics 4) show the other cases.
+    """
+    stream = console()
+    cmdp = envs.make(env, **environment_options(horizon, settings))
+    by_hand = {"tuning": tuning, "eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics}
+    options: dict[str, Any] = {name: value for name, value in by_hand.items() if value is not None}
+    found = event_study(cmdp, episodes, seeds, delta=delta, gamma=gamma, gamma_visits=gamma_visits, **options)
+    table = Table("", "held", "at least", "interval", "largest", "", box=None, pad_edge=False)
+    table.title, table.title_justify = (
+        f"{safe(env)}: T = {episodes:,}, gamma = {found.gamma:.3g}, gamma' = {found.gamma_visits:.3g}",
+        "left",
+    )
+    for name, one in found.frequencies.items():
+        verdict = "" if one.consistent else "  VIOLATED"
+        interval = f"[{one.low:.3f}, {one.high:.3f}]"
+        table.add_row(name, f"{one.held}/{one.runs}", f"{one.probability:.4g}", interval, figure(one.share, ".2g"), one.source + verdict)
+    show_table(stream, table)
+    for name, label in (("inaccurate", "event A"), ("under_explored", "event B, share of the pairs")):
+        column = found.columns[name]
+        stream.print(f"{label}: {column.mean():.3f} over all episodes, {column[:, -1].mean():.3f} in the last one")
+    folder = as_folder(out or pathlib.Path("runs") / f"events-{pathlib.Path(env).stem}", "--out")
+    found.save(folder / "events.npz")
+    missing = missing_matplotlib() if plot else None
+    if plot and missing is None:
+        found.plot(folder / "events.png")
+    if missing:
+        typer.echo(f"no picture: {missing}", err=True)
+    stream.print(f"[dim]{safe(folder)}[/dim]")
+
+
+app.command("scaling")(show_scaling)
 
 
 def _shape(layout: Layout, episodes: int, sizes: dict[str, float]) -> str:

@@ -10,6 +10,7 @@ from .generators import combination_lock, random_finite, random_linear, random_s
 from .icu_sepsis import icu_sepsis, load_icu_data
 from .icu_variants import icu_formulary, icu_reduced, icu_table, icu_wards
 from .large import inventory, queue_network
+from .lower_bounds import hidden_path, layered_bandit
 from .prism import from_prism
 from .registry import EnvironmentInfo, about, describe, from_file, info, make, names
 from .rewards import RescaledRewards, RewardMap, rewards_to_losses
@@ -39,6 +40,7 @@ __all__ = [
     "from_quantecon",
     "frozen_lake",
     "gathering_table",
+    "hidden_path",
     "icu_formulary",
     "icu_reduced",
     "icu_sepsis",
@@ -46,6 +48,7 @@ __all__ = [
     "icu_wards",
     "info",
     "inventory",
+    "layered_bandit",
     "load_icu_data",
     "make",
     "names",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_array, as_real, items, pair_of, whole
+from .._support.checks import as_array, as_real, items, pair_of, shown, whole
 from ..errors import OpoError, install
 from ..model.sparse import as_csr
 from .tables import TabularMDP, expected_rewards
@@ -38,7 +38,7 @@ def from_gymnasium(
     reward_range : (low, high), optional
         Default: smallest and largest reward of the table, and 0 where episodes can end.
     name : str, optional
-    options
+    **options
         Of `gymnasium.make`, for an id.
 
     Returns
@@ -53,15 +53,8 @@ def from_gymnasium(
         to 1: each with state and action.
     """
     if isinstance(env, str):
-        try:
-            import gymnasium
-        except ImportError:
-            raise OpoError(f"Gymnasium environments need the package gymnasium: {install('gym')}") from None
-        name = name or env
-        try:
-            env = gymnasium.make(env, **options)
-        except (gymnasium.error.Error, TypeError, KeyError, ValueError, AssertionError) as error:
-            raise OpoError(f"env is {env!r}: Gymnasium cannot make it ({error})") from None
+        name = env if name is None else name
+        env = _made(env, options)
     elif options:
         raise OpoError(f"options {', '.join(options)} are for an environment given by its id")
     table, source = env, "table"
@@ -105,8 +98,26 @@ def from_gymnasium(
         start = np.append(as_real(start, "start"), 0.0)
     names = [str(s) for s in range(n)] + (["end"] if ends else [])
     return TabularMDP(
-        P, expected, start, reward_range=_spanning(reward_range, expected), state_names=names, name=name or source, source=source
+        P,
+        expected,
+        start,
+        reward_range=_spanning(reward_range, expected),
+        state_names=names,
+        name=source if name is None else name,
+        source=source,
     )
+
+
+def _made(env: str, options: dict[str, Any]) -> Any:
+    """The environment of a Gymnasium id."""
+    try:
+        import gymnasium
+    except ImportError:
+        raise OpoError(f"Gymnasium environments need the package gymnasium: {install('gym')}") from None
+    try:
+        return gymnasium.make(env, **options)
+    except (gymnasium.error.Error, TypeError, KeyError, ValueError, AssertionError) as error:
+        raise OpoError(f"env is {shown(env)}: Gymnasium cannot make it ({error})") from None
 
 
 def _spanning(reward_range: tuple[float, float], expected: Array) -> tuple[float, float]:
@@ -285,7 +296,7 @@ def from_pairs(
     count = states.size
     sparse = sp.issparse(Q)
     matrix = as_csr(Q, "Q") if sparse else as_real(Q, "Q")
-    if r.shape != (count,) or actions.shape != (count,) or matrix.ndim != 2 or matrix.shape[0] != count or not count:
+    if r.shape != (count,) or actions.shape != (count,) or matrix.ndim != 2 or matrix.shape[0] != count or not matrix.size:
         raise OpoError(
             f"R, Q, s_indices, a_indices have shapes {r.shape}, {matrix.shape}, {states.shape}, {actions.shape}: "
             "(L,), (L, S), (L,), (L,) are needed"

@@ -102,7 +102,7 @@ def from_prism(
         reward_range=reward_range,
         state_names=[f"{s}: {', '.join(words)}" if words else str(s) for s, words in enumerate(said)] if any(said) else None,
         action_names=model.action_names(a),
-        name=name or os.path.basename(os.fspath(transitions)),
+        name=os.path.basename(os.fspath(transitions)) if name is None else name,
         source="explicit model file",
     )
 

@@ -19,7 +19,7 @@ from .._support.state import peek
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.operations import evaluate, solve
-from . import bandits, families, gathering, generators, icu_variants, large
+from . import bandits, families, gathering, generators, icu_variants, large, lower_bounds
 from .environment import Environment, PerContext
 from .icu_sepsis import icu_sepsis
 from .prism import from_prism
@@ -102,6 +102,24 @@ _ENTRIES = [
         "generated",
         "",
         generators.combination_lock,
+    ),
+    EnvironmentInfo(
+        "layered-bandit",
+        "hard instance: a bandit in each context and state, none of which tells of the others",
+        "3 steps, 2 states, 3 actions",
+        "2",
+        "generated; contextual bandit lower bound",
+        "",
+        lower_bounds.layered_bandit,
+    ),
+    EnvironmentInfo(
+        "hidden-path",
+        "hard instance: a tree with one hidden path whose end is a little better",
+        "5 steps, 1 to 4 states, 2 actions",
+        "3: each with a path of its own",
+        "generated; lower bound of episodic learning",
+        "",
+        lower_bounds.hidden_path,
     ),
     EnvironmentInfo(
         "frozen-lake",
@@ -239,7 +257,7 @@ def make(name: str, **options: Any) -> Environment:
     ----------
     name : str
         One of `names`, or the path of a file.
-    options
+    **options
         Of the environment: see ``info(name).options`` and the docstring of its factory.
 
     Returns

@@ -1,5 +1,10 @@
 """Compiled kernels: flat arrays in, `out` arrays filled, no validation, no raise, no random numbers.
 
+The names listed here are public: njit functions to be called from other people's njit code, described with examples in
+docs/kernels.md. `arrays(mdp)` gives a model as one named tuple, which is their first argument; each runs in the caller's
+thread and gives the bits of the package's function of the same name. `opo_fast.kernels.checked` has the same functions with
+the sizes of their arguments checked. All else in this package may change with any version.
+
 The arithmetic is strict IEEE with explicit fused multiply-adds, so that the bits of a result are fixed by the source
 and not by the compiler: a number is the same in a whole sweep, in one part of a layer, and in any number of threads.
 
@@ -16,3 +21,19 @@ A kernel takes its arguments one by one, since Python hands over a tuple more sl
 `_arguments`); its parts take these groups. A part is written into the kernel that calls it (`_jit.inlined`). Sums that
 are unrolled, over several next states or policies at once, are words of `_simd`.
 """
+
+from .public import VERSION, ModelArrays, arrays, chain_step, evaluate, occupancy, solve, work_size
+from .weights import bonus, exponential_weights
+
+__all__ = [
+    "VERSION",
+    "ModelArrays",
+    "arrays",
+    "bonus",
+    "chain_step",
+    "evaluate",
+    "exponential_weights",
+    "occupancy",
+    "solve",
+    "work_size",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Batch", "Hedge", "Model", "Own", "Pack", "Pass", "Rule", "Step", "Team"]
+__all__ = ["Batch", "Hedge", "Lines", "Model", "Optimism", "Own", "Pack", "Pass", "Rule", "Step", "Team"]
 
 
 class Model(NamedTuple):
@@ -49,6 +49,23 @@ class Rule(NamedTuple):
     half_dynamics: Any
     weight: Any
     eta: Any
+
+
+class Optimism(NamedTuple):
+    """Losses and the visits that their bonus falls with."""
+
+    losses: Any
+    visits: Any
+    rule: Any
+
+
+class Lines(NamedTuple):
+    """How layers are backed up: `chunk` states at a time, with two lines for the rows of a chunk."""
+
+    chunk: Any
+    width: Any
+    q: Any
+    e: Any
 
 
 class Step(NamedTuple):

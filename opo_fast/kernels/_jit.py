@@ -12,7 +12,7 @@ import numba
 from numba.core import caching
 from numba.core.registry import cpu_target
 
-__all__ = ["COMPILED", "brief", "inlined", "kernel"]
+__all__ = ["COMPILED", "KEY", "brief", "inlined", "kernel"]
 
 COMPILED = not numba.config.DISABLE_JIT
 """False where NUMBA_DISABLE_JIT runs the kernels as plain Python, in one thread."""
@@ -32,14 +32,15 @@ def _fingerprint() -> str:
     return f"{digest.hexdigest()} boundscheck={numba.config.BOUNDSCHECK}"
 
 
-_KEY = "" if numba.config.DISABLE_JIT else _fingerprint()
+KEY = "" if numba.config.DISABLE_JIT else _fingerprint()
+"""What code compiled from these kernels depends on beside its own source."""
 
 
 class _KernelCache(caching.FunctionCache):
     """Numba's disk cache, keyed also by the sources of all kernels (Numba alone looks at the kernel's own file)."""
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return (*super()._index_key(sig, codegen), _KEY)
+        return (*super()._index_key(sig, codegen), KEY)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """A file that is damaged (empty, cut short, of another program) is a miss."""

@@ -10,15 +10,15 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, errors
 from numba.extending import intrinsic, models, register_model
 from numba.np import arrayobj
 
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "fma", "prefetch", "sexp", "slog", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload", "vload_line", "vlog", "vmax",
-    "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4",
+    "fma", "prefetch", "vector", "sexp", "slog", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload", "vload_line", "vlog",
+    "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
@@ -205,6 +205,14 @@ def _spread(step: int) -> Callable[..., Any]:
 
 def _pick(comparison: str) -> Callable[..., Any]:
     return lambda builder, a, b: builder.select(builder.fcmp_ordered(comparison, a, b), a, b)
+
+
+@intrinsic
+def vector(typingctx: Any, array: Any) -> Any:
+    """Refuse, while a kernel is compiled, what is no contiguous vector of float64 that may be written to."""
+    if array != types.Array(F8, 1, "C"):
+        raise errors.TypingError(f"opo_fast.kernels: a writable contiguous vector of float64 is needed in the place of {array}")
+    return types.void(array), lambda context, builder, sig, args: context.get_dummy_value()
 
 
 @intrinsic

@@ -12,8 +12,13 @@ __all__ = [
     "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter",
     "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload",
     "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2",
-    "vswap4", "vtranspose",
+    "vswap4", "vector", "vtranspose",
 ]  # fmt: skip
+
+
+def vector(array):
+    assert (array.dtype, array.ndim) == (np.float64, 1)
+    assert array.flags.c_contiguous
 
 
 def vload(array, i):

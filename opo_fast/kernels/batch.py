@@ -1,6 +1,6 @@
 """Many policies under one dynamics: a lane per policy, so that the model is read once for all of them.
 
-The bits are those of `occupancy.visit`, one policy after the other: the same partial sums in the same order.
+The bits are those of `forward.visit`, one policy after the other: the same partial sums in the same order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ._simd import (
     vtranspose,
 )
 from ._sync import meet
-from .occupancy import TINY, merge
+from .forward import TINY, merge
 
-__all__ = ["BATCH", "visit_batch_csr", "visit_batch_dense"]
+__all__ = ["BATCH", "lane_scatter", "lane_weights", "visit_batch_csr", "visit_batch_dense"]
 
 BATCH = 32
 """Policies of a large batch of a dense dynamics."""
@@ -95,7 +95,7 @@ def _many_dots(model, h, own, lo, hi, d, d0):
 
 
 @inlined
-def _scatter(model, h, lo, hi, w, w0, d, d0):
+def lane_scatter(model, h, lo, hi, w, w0, d, d0):
     """Add what rows lo..hi-1 of layer h send to the next states under eight policies; `w` holds row lo at w0."""
     base = np.uint64(d0)
     start = model.block[h] - model.rows[model.layers[h]]
@@ -123,7 +123,7 @@ def _policies(batch, g, r, to, w):
 
 
 @inlined
-def _weights(rows, lo, hi, batch, d, d0, w, w0):
+def lane_weights(rows, lo, hi, batch, d, d0, w, w0):
     """Weights of the rows of states lo..hi-1 for all lanes, row lo at w0; `d` holds state lo at d0."""
     tiny = vset(TINY)
     lanes = batch.lanes
@@ -194,7 +194,7 @@ def visit_batch_dense(
             first = rows[layers[h]]
             end = rows[layers[h + 1]]
             if batch.count > 0:
-                _weights(rows, layers[h], layers[h + 1], batch, d, now, w, mine)
+                lane_weights(rows, layers[h], layers[h + 1], batch, d, now, w, mine)
             for turn in range(1 if shared else n):
                 if turn == me:
                     _add(w, mine, first, end, batch, visits)
@@ -224,12 +224,12 @@ def _send_layer(model, team, h, batch, work, d, now, visits):
         r0 = model.rows[lo]
         r1 = model.rows[hi]
         w0 = LANES * (r0 - model.rows[s0])
-        _weights(model.rows, lo, hi, batch, d, now + LANES * (lo - s0), work.w, w0)
+        lane_weights(model.rows, lo, hi, batch, d, now + LANES * (lo - s0), work.w, w0)
         _add(work.w, w0, r0, r1, batch, visits)
         if n_next > 0:
             for j in range(LANES * p * n_next, LANES * (p + 1) * n_next):
                 work.private[j] = 0.0
-            _scatter(model, h, r0, r1, work.w, w0, work.private, LANES * p * n_next)
+            lane_scatter(model, h, r0, r1, work.w, w0, work.private, LANES * p * n_next)
 
 
 @kernel

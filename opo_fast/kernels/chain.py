@@ -5,15 +5,15 @@ Visits N, losses f, the running sums of Q and the policies are per row; `store` 
 
 from __future__ import annotations
 
-from ._arguments import Model, Pass, Rule, Step, Team
+from ._arguments import Lines, Model, Optimism, Pass, Rule, Step, Team
 from ._groups import group_min, group_sum, share
 from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vmax, vmin, vmul, vset, vstore, vsub
 from ._sync import meet
 from .evaluation import expectation
-from .occupancy import visit
+from .forward import visit
 
-__all__ = ["chain_steps", "optimistic_losses"]
+__all__ = ["backup", "chain_steps", "optimistic_losses"]
 
 
 @inlined
@@ -141,6 +141,27 @@ def _policy_step(rows, lo, hi, width, eta, step, q, e):
     _normalize(rows, r0, s, hi, e, step.following)
 
 
+@inlined
+def backup(model, team, optimism, greedy, step, lines):
+    """One optimistic backup of all layers, with the policy step of each state: what one thread of a team does."""
+    layers = model.layers
+    rows = model.rows
+    rule = optimism.rule
+    for h in range(model.block.size - 1, -1, -1):
+        size = layers[h + 1] - layers[h]
+        end = layers[h] + share(size, team.me + 1, team.n)
+        for lo in range(layers[h] + share(size, team.me, team.n), end, lines.chunk):
+            hi = min(lo + lines.chunk, end)
+            optimistic_losses(rows[lo], rows[hi], optimism.losses, optimism.visits, rule, h, lines.q)
+            if h < model.block.size - 1:
+                expectation(model, h, rows[lo], rows[hi], step.v, lines.q, rows[lo], lines.q, rows[lo])
+            if greedy:
+                _greedy_step(rows, lo, hi, lines.q, step.policy, step.v)
+            else:
+                _policy_step(rows, lo, hi, lines.width, rule.eta, step, lines.q, lines.e)
+        meet(team.gate, team.me, team.n)
+
+
 @kernel
 def chain_steps(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, chunk, width, greedy, count_actions, losses,
@@ -157,8 +178,8 @@ def chain_steps(
     team = Team(me, n, gate)
     work = Pass(n_parts, width, d, w, private)
     rule = Rule(half_loss, half_dynamics, weight, eta)
-    q = scratch[2 * me]
-    e = scratch[2 * me + 1]
+    optimism = Optimism(losses, visits, rule)
+    lines = Lines(chunk, width, scratch[2 * me], scratch[2 * me + 1])
     for step in range(k, k + n_steps):
         if step > k:
             if count_actions:
@@ -168,16 +189,4 @@ def chain_steps(
                 visit(model, team, work, store[step - 1], -1.0, visits)
             meet(team.gate, team.me, team.n)
         now = Step(store[step], store[step if greedy else step + 1], sum_q, v)
-        for h in range(block.size - 1, -1, -1):
-            size = layers[h + 1] - layers[h]
-            end = layers[h] + share(size, me + 1, n)
-            for lo in range(layers[h] + share(size, me, n), end, chunk):
-                hi = min(lo + chunk, end)
-                optimistic_losses(rows[lo], rows[hi], losses, visits, rule, h, q)
-                if h < block.size - 1:
-                    expectation(model, h, rows[lo], rows[hi], v, q, q, rows[lo])
-                if greedy:
-                    _greedy_step(rows, lo, hi, q, now.policy, v)
-                else:
-                    _policy_step(rows, lo, hi, width, eta, now, q, e)
-            meet(team.gate, team.me, team.n)
+        backup(model, team, optimism, greedy, now, lines)

@@ -5,19 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Model, Team
-from ._groups import AHEAD, group_sum, is_policy, share, worth_prefetching
+from ._groups import AHEAD, four_alike, group_sum, is_policy, share, worth_prefetching
 from ._jit import inlined, kernel
-from ._simd import fma, prefetch, strided, tdot, tfma, tread, tset, vget, vload, vmul, vstore
+from ._simd import fma, prefetch, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import meet
 
-__all__ = ["backward_sweep", "expectation"]
+__all__ = ["backward_sweep", "expectation", "mean"]
+
+
+_IN_CACHE = 1 << 14
+"""Numbers of a dense model that a cache near the processor holds."""
+_SMALL_BLOCK = 1 << 13
 
 
 @inlined
-def _add_streams(data, o, v, lo, hi, q, shift):
-    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1."""
+def _add_streams(data, o, v, lo, hi, q, shift, ahead):
+    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1; what lies `ahead` is asked for."""
     x = tset(v)
     for i in range(lo, lo + (hi - lo) // 8 * 8, 8):
+        if ahead != 0:
+            for begin in o:
+                prefetch(data, begin + i + ahead)
         vstore(q, i - shift, tdot(data, o, i, x, vload(q, i - shift)))
 
 
@@ -30,16 +38,20 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
     n_rows = model.rows[v0] - model.rows[model.layers[h]]
     start = model.block[h] - model.rows[model.layers[h]]
     eights = n_next // 8
+    # Small blocks end before the processor's own prefetching has begun: the block of the layer before, which comes next.
+    ahead = 0
+    if h > 1 and model.data.size > _IN_CACHE and n_rows * n_next < _SMALL_BLOCK:
+        ahead = model.block[h - 1] - model.block[h]
     for eight in range(eights):
         # Of a block that layers share, the part that was read last is still in the cache: every other layer goes backwards.
         j = 8 * (eights - 1 - eight if h % 2 else eight)
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 8), tread(v, strided(v0, 1, 8), j), lo, hi, q, shift)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 8), tread(v, strided(v0, 1, 8), j), lo, hi, q, shift, ahead)
     j = 8 * eights
     if j + 4 <= n_next:
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 4), tread(v, strided(v0, 1, 4), j), lo, hi, q, shift)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 4), tread(v, strided(v0, 1, 4), j), lo, hi, q, shift, ahead)
         j += 4
     while j < n_next:
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 1), tread(v, strided(v0, 1, 1), j), lo, hi, q, shift)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 1), tread(v, strided(v0, 1, 1), j), lo, hi, q, shift, ahead)
         j += 1
     for i in range(lo + (hi - lo) // 8 * 8, hi):
         x = q[i - shift]
@@ -59,8 +71,8 @@ def _four(data, indices, v, v0, p, x):
 
 
 @inlined
-def _expectation_csr(model, h, lo, hi, v, init, q, shift):
-    """q[r - shift] = init[r - shift] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
+def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
+    """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
     # Four partial sums per row: one would wait for each multiply-add to finish. An unsigned position skips the test
     # for negative indices.
     data, indices, v0 = model.data, model.indices, model.layers[h + 1]
@@ -74,7 +86,7 @@ def _expectation_csr(model, h, lo, hi, v, init, q, shift):
             prefetch(data, p + AHEAD)
             prefetch(indices, p + AHEAD)
         eights = end - (end - p) % np.uint64(8)
-        x = (init[r - shift], 0.0, 0.0, 0.0)
+        x = (init[r - begin], 0.0, 0.0, 0.0)
         while p < eights:
             x = _four(data, indices, v, v0, p, x)
             x = _four(data, indices, v, v0, p + np.uint64(4), x)
@@ -90,20 +102,20 @@ def _expectation_csr(model, h, lo, hi, v, init, q, shift):
 
 
 @inlined
-def expectation(model, h, lo, hi, v, init, q, shift):
-    """q[r - shift] = init[r - shift] + E[v(s') | row r] for rows lo..hi-1 of layer h, of which there is a next one.
+def expectation(model, h, lo, hi, v, init, start, q, shift):
+    """q[r - shift] = init[r - start] + E[v(s') | row r] for rows lo..hi-1 of layer h, of which there is a next one.
 
     `v` holds the values of all states; `init` may be `q` itself. (Offsets instead of slices, which count references.)
     """
     if model.kind == 0:
         full = lo + (hi - lo) // 8 * 8
         for r in range(lo, full, 8):
-            vstore(q, r - shift, vload(init, r - shift))
+            vstore(q, r - shift, vload(init, r - start))
         for r in range(full, hi):
-            q[r - shift] = init[r - shift]
+            q[r - shift] = init[r - start]
         _add_expectation_dense(model, h, lo, hi, v, q, shift)
     else:
-        _expectation_csr(model, h, lo, hi, v, init, q, shift)
+        _expectation_csr(model, h, lo, hi, v, init, start, q, shift)
 
 
 @inlined
@@ -123,22 +135,44 @@ def _minimum(rows, lo, hi, q, policy, v):
 
 
 @inlined
-def _mean(rows, lo, hi, width, policy, q, v):
-    """v(s) = <policy, q> for states lo..hi-1."""
+def _least(rows, lo, hi, q, shift, v):
+    """v(s) = min q over the rows of states lo..hi-1."""
+    r = rows[lo]
+    for s in range(lo, hi):
+        end = rows[s + 1]
+        x = q[r - shift]
+        while r < end:
+            x = min(q[r - shift], x)
+            r += 1
+        v[s] = x
+
+
+@inlined
+def mean(rows, lo, hi, width, policy, q, shift, v):
+    """v(s) = <policy, q> for states lo..hi-1; `q` holds row r at r - shift."""
     r = rows[lo]
     s = lo
     if width > 0:
         while r + 8 <= rows[hi]:
-            mean = group_sum(vmul(vload(policy, r), vload(q, r)), width)
+            means = group_sum(vmul(vload(policy, r), vload(q, r - shift)), width)
             for lane in range(0, 8, width):
-                v[s] = vget(mean, lane)
+                v[s] = vget(means, lane)
                 s += 1
             r += 8
+    # Four states of as many actions at a time: one sum would wait for each multiply-add to finish.
+    while s + 4 <= hi and four_alike(rows, s):
+        n = rows[s + 1] - r
+        means4 = (0.0, 0.0, 0.0, 0.0)
+        for i in range(r, r + n):
+            means4 = tfma(q, strided(i - shift, n, 4), 0, tread(policy, strided(i, n, 4), 0), means4)
+        tput(v, s, means4)
+        r += 4 * n
+        s += 4
     while s < hi:
         end = rows[s + 1]
         x = 0.0
         while r < end:
-            x = fma(policy[r], q[r], x)
+            x = fma(policy[r], q[r - shift], x)
             r += 1
         v[s] = x
         s += 1
@@ -146,14 +180,15 @@ def _mean(rows, lo, hi, width, policy, q, v):
 
 @kernel
 def backward_sweep(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, greedy, losses, policy, tolerance, q, v
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, keep, greedy, losses, policy, tolerance, q, v
 ):  # fmt: skip
     """Bellman backups of all layers, from the last to the first, `chunk` states at a time: what thread `me` of `n` does.
 
     With `greedy`, v is the minimum over the rows and the lowest minimiser is written to `policy`; otherwise v is the
     mean under `policy`. Returns 1 where that is no policy (see `is_policy`; a negative `tolerance`: not looked at).
     `width` is the number of actions where the rows of whole states fill a vector, else 0. All arrays hold all rows
-    (q, losses, policy) or all states (v).
+    (q, losses, policy) or all states (v). Without `keep`, `q` has room for the rows of a layer (dense), or of a chunk for each
+    thread (CSR), and `policy` is not written.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
@@ -165,14 +200,19 @@ def backward_sweep(
             hi = min(lo + chunk, end)
             if tolerance >= 0.0 and not is_policy(policy, rows, lo, hi, width, tolerance):
                 fault = 1
+            shift = 0
+            if not keep:
+                shift = rows[lo] - me * (q.size // n) if kind == 1 else rows[layers[h]]
             if h < block.size - 1:
-                expectation(model, h, rows[lo], rows[hi], v, losses, q, 0)
+                expectation(model, h, rows[lo], rows[hi], v, losses, 0, q, shift)
             else:
                 for r in range(rows[lo], rows[hi]):
-                    q[r] = losses[r]
-            if greedy:
+                    q[r - shift] = losses[r]
+            if not greedy:
+                mean(rows, lo, hi, width, policy, q, shift, v)
+            elif keep:
                 _minimum(rows, lo, hi, q, policy, v)
             else:
-                _mean(rows, lo, hi, width, policy, q, v)
+                _least(rows, lo, hi, q, shift, v)
         meet(team.gate, team.me, team.n)
     return fault

@@ -1,12 +1,18 @@
-"""Checks of transitions, once, when a model is built. The arrays are the model's own copies."""
+"""Arrays of users become the model's own, and are checked on their way, once, when a model is built."""
 
 from __future__ import annotations
 
 import math
 
-from ._jit import brief, kernel
+import numpy as np
 
-__all__ = ["check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_lane", "unordered_row"]
+from ._jit import brief, inlined, kernel
+from ._simd import strided, tadd, tload, tstore, vmin, vset, vstore, vsum, vtranspose
+
+__all__ = [
+    "check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_lane", "take_csr", "take_dense", "take_unit",
+    "unordered_row",
+]  # fmt: skip
 
 
 @kernel
@@ -86,23 +92,104 @@ def check_csr(data, indptr, start, n_rows, tolerance, sums, place):
     return 0
 
 
+@inlined
+def _lay_out(source, s0, n_rows, n_next, sums, data, start):
+    """One block (row, next state) at source[s0] as (next state, row) at data[start], sums of rows; the least entry, at most 0."""
+    # Eight rows times eight next states at a time, transposed in registers; each entry is read once.
+    zero = vset(0.0)
+    least8 = zero
+    least = 0.0
+    full_rows = n_rows // 8 * 8
+    full = n_next // 8 * 8
+    for i in range(0, full_rows, 8):
+        total = zero
+        for j in range(0, full, 8):
+            tile = vtranspose(tload(source, strided(s0 + i * n_next + j, n_next, 8), 0))
+            tstore(data, strided(start + j * n_rows + i, n_rows, 8), 0, tile)
+            total = tadd(total, tile)
+            least8 = vmin(vmin(vmin(tile[0], tile[1]), vmin(tile[2], tile[3])), least8)
+            least8 = vmin(vmin(vmin(tile[4], tile[5]), vmin(tile[6], tile[7])), least8)
+        vstore(sums, i, total)
+    for i in range(n_rows):
+        total_of_row = sums[i] if i < full_rows else 0.0
+        for j in range(full if i < full_rows else 0, n_next):
+            x = source[s0 + i * n_next + j]
+            least = min(least, x)
+            data[start + j * n_rows + i] = x
+            total_of_row += x
+        sums[i] = total_of_row
+    return min(least, vsum(least8))
+
+
+@inlined
+def _all_one(sums, n_rows, tolerance):
+    """Whether all sums are 1 within `tolerance`: not where there is NaN or infinity among what was added."""
+    faults = 0
+    for i in range(n_rows):
+        faults += not abs(sums[i] - 1.0) <= tolerance
+    return faults == 0
+
+
 @brief
-def ingest_dense(flat, block, layers, n_actions, tolerance, data):
+def ingest_dense(flat, block, layers, n_actions, tolerance, sums, data):
     """Lay out all layers, given as (row, next state), as (next state, row) in `data`; whether all rows are valid."""
     for h in range(block.size - 1):
         n_rows = (layers[h + 1] - layers[h]) * n_actions
         n_next = layers[h + 2] - layers[h + 1]
-        for i in range(n_rows):
-            total = 0.0
-            for j in range(n_next):
-                x = flat[block[h] + i * n_next + j]
-                if not x >= 0.0:
-                    return False
-                total += x
-                data[block[h] + j * n_rows + i] = x
-            if not abs(total - 1.0) <= tolerance:
-                return False
+        if _lay_out(flat, block[h], n_rows, n_next, sums, data, block[h]) < 0.0 or not _all_one(sums, n_rows, tolerance):
+            return False
     return True
+
+
+@kernel
+def take_dense(source, n_rows, n_next, tolerance, sums, data, start):
+    """The same of one block, which begins at data[start]; `sums` are those of the rows."""
+    return not _lay_out(source, 0, n_rows, n_next, sums, data, start) < 0.0 and _all_one(sums, n_rows, tolerance)
+
+
+@kernel
+def take_csr(pointer, positions, wide, values, n_next, tolerance, start, begin, indptr, indices, data):
+    """Copy one CSR block to indptr[start] and data[begin], indices[begin] and on; whether it is valid and in order.
+
+    `positions` are unsigned numbers of 32 bits, two for each position where `wide` is 1. Memory that others may write to is read
+    once, so that what was checked is what is kept.
+    """
+    n_rows = pointer.size - 1
+    size = values.size
+    lo = pointer[0]
+    faults = int(lo != 0)
+    indptr[start] = begin
+    for row in range(n_rows):
+        hi = pointer[row + 1]
+        if hi < lo or hi > size:
+            return False
+        total = 0.0
+        low = np.int64(-1)
+        for p in range(lo, hi):
+            j = np.int64(positions[p << wide])
+            if wide:
+                faults += positions[2 * p + 1] != 0
+            x = values[p]
+            faults += not ((low < j) & (j < n_next) & (x >= 0.0))
+            low = j
+            total += x
+            indices[begin + p] = j
+            data[begin + p] = x
+        faults += not abs(total - 1.0) <= tolerance
+        indptr[start + row + 1] = begin + hi
+        lo = hi
+    return faults == 0 and lo == size
+
+
+@brief
+def take_unit(source, out):
+    """Copy numbers; whether all are in [0, 1] (NaN is not)."""
+    faults = 0
+    for i in range(out.size):
+        x = source[i]
+        out[i] = x
+        faults += not ((x >= 0.0) & (x <= 1.0))
+    return faults == 0
 
 
 @brief

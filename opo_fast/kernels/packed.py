@@ -9,7 +9,7 @@ from __future__ import annotations
 from ._arguments import Pack, Rule, Step
 from ._jit import inlined, kernel
 from ._simd import vabove, vadd, vdiv, vexp, vfma, vload, vmax, vmin, vmul, vset, vstore, vsub
-from .occupancy import TINY
+from .forward import TINY
 
 __all__ = ["add_visits", "bonus_of", "expectation", "packed_steps", "packed_visits"]
 

@@ -32,7 +32,7 @@ def _candidate(model, table, i):
 @kernel
 def expected(model, h, lo, hi, v, q):
     """q[r - lo] += E[v(s') | row r] for rows lo..hi-1 of layer h. Compiled once, and called: writing it into its callers takes long."""
-    expectation(model, h, lo, hi, v, q, q, lo)
+    expectation(model, h, lo, hi, v, q, lo, q, lo)
 
 
 @inlined

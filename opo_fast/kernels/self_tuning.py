@@ -8,8 +8,8 @@ from ._jit import inlined, kernel
 from ._simd import vload, vmax, vstore
 from ._sync import meet
 from .chain import optimistic_losses
+from .forward import visit_sweep
 from .hedge import hedge_step
-from .occupancy import visit_sweep
 from .plausible import expected, least_q
 
 __all__ = ["self_tuning_steps"]

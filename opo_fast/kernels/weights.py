@@ -7,7 +7,7 @@ import math
 from ._jit import brief
 from ._simd import sexp
 
-__all__ = ["bonus", "check_policy", "count_saturated", "exponential_weights"]
+__all__ = ["bonus", "check_policy", "count_saturated", "expand_rows", "exponential_weights"]
 
 
 @brief
@@ -17,6 +17,21 @@ def bonus(visits, beta, out):
     for i in range(visits.size):
         x = half / (1.0 + visits[i])
         out[i] = x if x < 1.0 else 1.0
+
+
+@brief
+def expand_rows(pairs, values):
+    """Move the numbers of the rows, at the beginning of `values`, to the pairs they belong to; 0 at all others."""
+    end = values.size
+    for r in range(pairs.size - 1, -1, -1):
+        # A pair is never before its row, so that nothing is written over before it has moved.
+        x = values[r]
+        for i in range(pairs[r], end):
+            values[i] = 0.0
+        values[pairs[r]] = x
+        end = pairs[r]
+    for i in range(end):
+        values[i] = 0.0
 
 
 @brief

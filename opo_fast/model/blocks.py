@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from .._support.checks import FLOAT64, as_list
 from ..errors import OpoError, Place
 from .layout import Layout
 
-__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "layer_list", "stored_arrays"]
+__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "is_plain", "layer_list", "stored_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -69,11 +70,39 @@ def stored_arrays(layout: Layout, mask: Array | None, kind: int, stored: dict[st
 
 def layer_list(arrays: Any, layout: Layout, where: str | Place) -> list[Any]:
     """`arrays` as a list of one for each layer but the last."""
-    if isinstance(arrays, (str, bytes)) or sp.issparse(arrays) or not isinstance(arrays, (Iterable, np.ndarray)):
+    result = None if sp.issparse(arrays) else as_list(arrays)
+    if result is None:
         raise OpoError(
             f"{where} is a {type(arrays).__name__}: a sequence of {layout.horizon - 1} arrays, one per layer but the last, is needed"
         )
-    result = list(arrays)
     if len(result) != layout.horizon - 1:
         raise OpoError(f"{where} has {len(result)} arrays: H - 1 = {layout.horizon - 1} are needed (the last layer leads to the end state)")
     return result
+
+
+def fault_of_row(layout: Layout, h: int, pair: int, where: str | Place, entry: tuple[int, float] | None, total: float) -> OpoError:
+    """What is wrong with the row of a pair: an entry (position, value), or else the sum."""
+    state, action = divmod(pair, layout.n_actions)
+    place = f"{where}[{h}]: layer {h}, state {state} (position {state - int(layout.offsets[h])}), action {action}"
+    if entry is not None:
+        position, value = entry
+        return OpoError(f"{place}: the probability of next state {position} is {value!r}; a finite number of at least 0 is needed")
+    if total == 0.0:
+        return OpoError(
+            f"{place}: the row is all zero; mask the action if it is not available, or give a terminal state a row "
+            "that leads to an absorbing state"
+        )
+    return OpoError(f"{place}: the row sums to {total!r}; 1 is needed (rows are not renormalised)")
+
+
+_shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
+
+
+def is_plain(arrays: Any, layout: Layout) -> bool:
+    """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one."""
+    return (
+        type(arrays) is list
+        and set(map(type, arrays)) == {np.ndarray}
+        and list(map(_shape, arrays)) == layout.dense_shapes
+        and set(map(_dtype, arrays)) == {FLOAT64}
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, as_distribution, frozen, having, instance, labels_of, shown
+from .._support.checks import as_array, as_distribution, frozen, having, instance, items, labels_of, shown
 from ..errors import OpoError
 from ..kernels.ingest import check_path
 from .layered import LayeredMDP
@@ -85,11 +85,7 @@ class FiniteContexts:
         labels: Sequence[str] | None = None,
         name: str = "finite contexts",
     ) -> None:
-        if isinstance(mdps, LayeredMDP) or not isinstance(mdps, Iterable):
-            raise OpoError(f"mdps is a {type(mdps).__name__}: a sequence of models, one per context, is needed")
-        self.mdps = tuple(mdps)
-        if not self.mdps:
-            raise OpoError("mdps: at least one model is needed, got none")
+        self.mdps: tuple[LayeredMDP, ...] = tuple(items(mdps, "mdps", "models, one per context,", some=True))
         for c, mdp in enumerate(self.mdps):
             instance(mdp, f"mdps[{c}]", LayeredMDP)
             if mdp.layout != self.mdps[0].layout:

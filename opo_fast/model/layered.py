@@ -47,6 +47,8 @@ class LayeredMDP(Immutable):
         See `Transitions`; and losses that are not in [0, 1] or have a wrong shape.
     """
 
+    _passing = ("loss_place",)
+
     def __init__(
         self,
         layout: Layout,
@@ -140,6 +142,11 @@ class LayeredMDP(Immutable):
     def row_losses(self) -> Array:
         """Losses of the allowed pairs, one per row."""
         return frozen(np.ascontiguousarray(self.transitions.gather(self.losses)))
+
+    @cached_property
+    def loss_place(self) -> tuple[int]:
+        """Where `row_losses` are in memory."""
+        return (self.row_losses.ctypes.data,)
 
     def with_losses(self, losses: npt.ArrayLike) -> LayeredMDP:
         """The same model with other losses; the validated transitions are shared, not copied."""

@@ -46,6 +46,12 @@ class Immutable:
             raise OpoError(f"{name}: a {type(self).__name__} is immutable; build another one")
         super().__setattr__(name, value)
 
+    _passing: tuple[str, ...] = ()
+    """Attributes that a copy makes anew."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self._passing}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         for value in state.values():

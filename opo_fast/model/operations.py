@@ -1,125 +1,238 @@
-"""The public operations on one model: each validates once and hands flat arrays to a kernel or to the reference."""
+"""The public operations: each validates once and hands flat arrays to a kernel or to the reference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import FLOAT64, as_real, real, shown, tolerance_of
+from .._support.checks import as_real, real, shown
 from .._support.threads import run_together
 from ..errors import OpoError
 from ..kernels import weights as weight_kernels
 from ..kernels.evaluation import backward_sweep
-from ..kernels.occupancy import STATES, visit_sweep
+from ..kernels.forward import visit_sweep
 from ..kernels.rollout import rollout as rollout_kernel
-from . import reference
+from . import batches, reference
+from .arguments import UNCHECKED, Backend, as_policy, check_backend, check_mdp, check_policy, checked_policy, own, policy_rows, to_fill
 from .contextual import Trajectory, check_trajectory
 from .layered import LayeredMDP
-from .layout import Layout, aligned
 from .reference import Evaluation, Solution
+from .scratch import Scratch, borrowed, chunk_of
 from .transitions import Transitions
+from .updatable import UpdatableMDP
 
-__all__ = ["bonus", "evaluate", "exponential_weights", "occupancy", "rollout", "solve"]
+__all__ = [
+    "Backend",
+    "Scratch",
+    "as_policy",
+    "bernoulli",
+    "bonus",
+    "check_backend",
+    "check_policy",
+    "chunk_of",
+    "evaluate",
+    "exponential_weights",
+    "occupancy",
+    "play",
+    "rollout",
+    "solve",
+    "visit_once",
+]
 
 Array = npt.NDArray[Any]
-Backend = Literal["numba", "numpy"]
+Model = LayeredMDP | UpdatableMDP
+Models = Model | Sequence[Model]
+Returns = Literal["all", "v", "start"]
 
-UNCHECKED = -1.0
-"""The tolerance at which a kernel does not look at a policy."""
 
-
-def occupancy(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numba") -> Array:
+def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, backend: Backend = "numba") -> Array:
     """Occupancy measure q(s, a | policy, P): the probability to reach s and play a (paper, section 2.1).
 
     Parameters
     ----------
-    mdp : LayeredMDP
-    policy : array_like, shape (n_states, A)
+    mdp : LayeredMDP or UpdatableMDP, or a sequence of B of them
+        All of one layout and mask.
+    policy : array_like, shape (n_states, A) or (B, n_states, A)
         Rows sum to 1 within 1e-8 (float32: 1e-6), also those of unreachable states; masked actions have probability 0.
+        Many policies, many models, or both, in pairs: the result is that of B calls, bit for bit.
+    out : ndarray of float64, optional
+        Where the result goes: C-contiguous, of its shape.
     backend : {"numba", "numpy"}
 
     Returns
     -------
-    ndarray, shape (n_states, A)
+    ndarray, shape (n_states, A) or (B, n_states, A)
         Sums to 1 in every layer. Weights below 1e-280 count as 0.
     """
     check_backend(backend)
-    if backend == "numpy":
-        return reference.occupancy(mdp, check_policy(mdp, policy))
-    rows, tolerance = _policy_rows(mdp, policy)
+    array = as_real(policy, "policy")
+    if batches.is_batch(mdp, array):
+        return batches.occupancy(mdp, array, out, backend)
+    check_mdp(mdp)
+    assert isinstance(mdp, LayeredMDP | UpdatableMDP)
     t = mdp.transitions
-    visits = aligned(t.n_rows, zero=True, worth=4096)
-    if visit_once(t, rows.reshape(1, -1), 0, visits, Scratch(t), tolerance):
-        check_policy(mdp, policy)
-    return t.scatter(visits)
+    if backend == "numpy":
+        checked = check_policy(mdp, array)
+        return filled(out, "out", reference.occupancy(mdp, checked), checked)
+    with borrowed(t) as scratch:
+        rows, tolerance = policy_rows(mdp, array, scratch.rows)
+        full = to_fill(out, "out", t.layout.shape, rows)
+        full[...] = 0.0
+        visits = full.reshape(-1)[: t.n_rows]
+        if visit_once(t, rows.reshape(1, -1), 0, visits, scratch, tolerance):
+            check_policy(mdp, array)
+    if t.pairs is not None:
+        weight_kernels.expand_rows(t.pairs, full.reshape(-1))
+    return full
 
 
-def evaluate(mdp: LayeredMDP, policy: npt.ArrayLike, *, backend: Backend = "numba") -> Evaluation:
+@overload
+def evaluate(
+    mdp: Models,
+    policy: npt.ArrayLike,
+    *,
+    returns: Literal["all"] = ...,
+    out: tuple[Array, Array] | None = ...,
+    backend: Backend = ...,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    mdp: Models, policy: npt.ArrayLike, *, returns: Literal["v", "start"], out: Array | None = ..., backend: Backend = ...
+) -> Array: ...
+def evaluate(
+    mdp: Models, policy: npt.ArrayLike, *, returns: Returns = "all", out: Any = None, backend: Backend = "numba"
+) -> Evaluation | Array:
     """Q and V of a policy by the Bellman equations (paper, section 2.1).
 
     Parameters
     ----------
     mdp, policy, backend
         As in `occupancy`.
+    returns : {"all", "v", "start"}
+        Q and V; V alone; or the value of the start state alone. What is not returned is not kept either.
+    out : optional
+        Where the result goes: a pair (q, v) of float64 arrays, or one array for V.
 
     Returns
     -------
-    Evaluation
-        ``q`` (n_states, A), 0 at masked pairs, and ``v`` (n_states,); ``v[0]`` is V(s_1).
+    Evaluation, or ndarray
+        ``q`` (n_states, A), 0 at masked pairs, and ``v`` (n_states,); ``v[0]`` is V(s_1). Of batches, with an axis B before these.
     """
     check_backend(backend)
+    check_returns(returns, out)
+    array = as_real(policy, "policy")
+    if batches.is_batch(mdp, array):
+        return batches.evaluate(mdp, array, returns, out, backend)
+    check_mdp(mdp)
+    assert isinstance(mdp, LayeredMDP | UpdatableMDP)
     if backend == "numpy":
-        return reference.evaluate(mdp, check_policy(mdp, policy))
-    rows, tolerance = _policy_rows(mdp, policy)
-    q, v, fault = _backward(mdp, rows, tolerance, greedy=0)
-    if fault:
-        check_policy(mdp, policy)
-    return Evaluation(q, v)
+        checked = check_policy(mdp, array)
+        evaluated: Evaluation | Array = _chosen(reference.evaluate(mdp, checked), returns, out, checked)
+        return evaluated
+    with borrowed(mdp.transitions) as scratch:
+        rows, tolerance = policy_rows(mdp, array, scratch.rows)
+        q, v = values_to_fill(mdp, returns, out, rows)
+        if _backward(mdp, rows, tolerance, scratch, q, v, greedy=0):
+            check_policy(mdp, array)
+    return v if returns == "v" else v[0] if q is None else Evaluation(q, v)
 
 
-def solve(mdp: LayeredMDP, *, backend: Backend = "numba") -> Solution:
+@overload
+def solve(
+    mdp: Models, *, returns: Literal["all"] = ..., out: tuple[Array, Array, Array] | None = ..., backend: Backend = ...
+) -> Solution: ...
+@overload
+def solve(mdp: Models, *, returns: Literal["v", "start"], out: Array | None = ..., backend: Backend = ...) -> Array: ...
+def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Backend = "numba") -> Solution | Array:
     """The optimum by backward induction; among equal actions the lowest index is taken.
 
+    Parameters
+    ----------
+    mdp, returns, out, backend
+        As in `evaluate`; `out` is (q, v, policy), or one array for V.
+
     Returns
     -------
-    Solution
-        ``q`` (n_states, A), 0 at masked pairs; ``v`` (n_states,); ``policy`` (n_states, A), deterministic.
+    Solution, or ndarray
+        ``q`` (n_states, A), 0 at masked pairs; ``v`` (n_states,); ``policy`` (n_states, A), deterministic. Of a sequence of B
+        models, with an axis B before these.
     """
     check_backend(backend)
-    _check_mdp(mdp)
+    check_returns(returns, out, 3)
+    if batches.is_batch(mdp, None):
+        return batches.solve(mdp, returns, out, backend)
+    check_mdp(mdp)
+    assert isinstance(mdp, LayeredMDP | UpdatableMDP)
     if backend == "numpy":
-        return reference.solve(mdp)
-    policy = np.empty(mdp.transitions.n_rows)
-    q, v, _ = _backward(mdp, policy, UNCHECKED, greedy=1)
-    return Solution(q, v, mdp.transitions.scatter(policy))
-
-
-def _backward(mdp: LayeredMDP, policy: Array, tolerance: float, *, greedy: int) -> tuple[Array, Array, bool]:
-    """Q, V and whether `policy` (one number per row) seems to be none; with `greedy` it is filled."""
+        solved: Solution | Array = _chosen(reference.solve(mdp), returns, out)
+        return solved
     t = mdp.transitions
-    q, v = aligned(t.n_rows, worth=4096), np.empty(mdp.layout.n_states)
-    after = (chunk_of(t), t.width, greedy, mdp.row_losses, policy, tolerance, q, v)
+    with borrowed(t) as scratch:
+        q, v = values_to_fill(mdp, returns, out)
+        if q is None:
+            _backward(mdp, scratch.d, UNCHECKED, scratch, q, v, greedy=1)
+            return v if returns == "v" else v[0]
+        policy = to_fill(None if out is None else out[2], "out[2]", t.layout.shape, q, v)
+        _backward(mdp, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, greedy=1)
+    if t.pairs is not None:
+        weight_kernels.expand_rows(t.pairs, policy.reshape(-1))
+    return Solution(q, v, policy)
+
+
+def check_returns(returns: str, out: Any, count: int = 2) -> None:
+    if not isinstance(returns, str) or returns not in ("all", "v", "start"):
+        raise OpoError(f"returns is {shown(returns)}: 'all', 'v' or 'start' is needed")
+    if out is None:
+        return
+    if returns == "start":
+        raise OpoError("out is given and returns is 'start': the value of a state is a number, not an array")
+    if returns == "all" and not (isinstance(out, tuple) and len(out) == count):
+        raise OpoError(f"out is a {type(out).__name__}: a tuple of {count} arrays is needed")
+
+
+def values_to_fill(mdp: Model, returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
+    """Arrays for Q, if it is to be kept, and V."""
+    q, shape = None, (mdp.layout.n_states,)
+    if returns == "all":
+        q = to_fill(None if out is None else out[0], "out[0]", mdp.layout.shape, *inputs)
+        return q, to_fill(None if out is None else out[1], "out[1]", shape, q, *inputs)
+    return q, to_fill(out, "out", shape, *inputs)
+
+
+def filled(out: Array | None, name: str, result: Any, *inputs: Array) -> Array:
+    """`result`, written to `out` if there is one."""
+    if out is None:
+        return np.asarray(result)
+    to_fill(out, name, result.shape, *inputs)[...] = result
+    return out
+
+
+def _chosen(found: Any, returns: str, out: Any, *inputs: Array) -> Any:
+    """What is asked for of an `Evaluation` or a `Solution`."""
+    if returns == "start":
+        return found.v[0]
+    if returns == "v":
+        return filled(out, "out", found.v, *inputs)
+    if out is None:
+        return found
+    return type(found)(*(filled(part, f"out[{i}]", result, *inputs) for i, (part, result) in enumerate(zip(out, found, strict=True))))
+
+
+def _backward(mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: Array | None, v: Array, *, greedy: int) -> bool:
+    """Fill Q (n_states, A), if it is to be kept, and V; whether `policy`, one number per row, seems to be none.
+
+    With `greedy`, `policy` is filled.
+    """
+    t = mdp.transitions
+    rows = scratch.w if q is None else q.reshape(-1)[: t.n_rows]
+    after = (chunk_of(t), t.width, int(q is not None), greedy, mdp.row_losses, policy, tolerance, rows, v)
     fault = run_together(backward_sweep, t.arguments, after, t.threads, t.n_transitions)
-    return t.scatter(q), v, fault
-
-
-def chunk_of(t: Transitions) -> int:
-    """States that are backed up at a time; a dense block is read in whole lines."""
-    return STATES if t.kind else t.layout.n_states
-
-
-class Scratch:
-    """Working arrays of the forward pass of one policy through one dynamics."""
-
-    __slots__ = ("d", "private", "w")
-
-    def __init__(self, t: Transitions) -> None:
-        self.d = np.empty(t.layout.n_states + 8)
-        self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
-        self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
+    if q is not None and t.pairs is not None:
+        weight_kernels.expand_rows(t.pairs, q.reshape(-1))
+    return fault
 
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:
@@ -128,7 +241,7 @@ def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch:
     return run_together(visit_sweep, t.arguments, after, t.threads, t.n_transitions)
 
 
-def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> Array:
+def bonus(visits: npt.ArrayLike, beta: float, *, out: Array | None = None, backend: Backend = "numba") -> Array:
     """Exploration bonus min{1, (beta/2) / (1 + visits)} (paper, eq. (2)).
 
     Parameters
@@ -137,6 +250,8 @@ def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> 
         Expected numbers of visits, finite and at least 0, of any shape.
     beta : float
         At least 0.
+    out : ndarray of float64, optional
+        Where the result goes: C-contiguous, of the shape of `visits`, which it may be itself.
 
     Returns
     -------
@@ -144,54 +259,68 @@ def bonus(visits: npt.ArrayLike, beta: float, *, backend: Backend = "numba") -> 
     """
     check_backend(backend)
     n = np.asarray(as_real(visits, "visits"), dtype=np.float64, order="C")
-    bad = np.flatnonzero(~(np.isfinite(n.ravel()) & (n.ravel() >= 0)))
-    if bad.size:
+    if not (np.isfinite(n).all() and (n >= 0).all()):
+        bad = np.flatnonzero(~(np.isfinite(n.ravel()) & (n.ravel() >= 0)))
         place = f"[{', '.join(str(i) for i in np.unravel_index(bad[0], n.shape))}]" if n.ndim else ""
         raise OpoError(f"visits{place} is {float(n.ravel()[bad[0]])!r}: a finite number of at least 0 is needed")
     scale = real(beta, "beta")
+    inputs = () if out is visits else (n,)
     if backend == "numpy":
-        return np.asarray(reference.bonus(n, scale))
-    out = np.empty_like(n)
-    weight_kernels.bonus(_own(n).reshape(-1), scale, out.reshape(-1))
-    return out
+        return filled(out, "out", np.asarray(reference.bonus(n, scale)), *inputs)
+    result = to_fill(out, "out", n.shape, *inputs)
+    weight_kernels.bonus(own(n).reshape(-1), scale, result.reshape(-1))
+    return result
 
 
-def exponential_weights(policy: npt.ArrayLike, q: npt.ArrayLike, eta: float, *, backend: Backend = "numba") -> Array:
+def exponential_weights(
+    policy: npt.ArrayLike, q: npt.ArrayLike, eta: float, *, out: Array | None = None, backend: Backend = "numba"
+) -> Array:
     """The next policy, proportional to policy(a|s) exp(-eta q(s,a)) (Algorithm 1, policy improvement).
 
     Parameters
     ----------
-    policy : array_like, shape (n, A)
+    policy : array_like, shape (n, A) or (B, n, A)
         Rows sum to 1. An action of probability 0 keeps it: to recover from a weight that has underflowed, keep the sum
         of Q, as `policy_chain` does.
-    q : array_like, shape (n, A)
+    q : array_like of the shape of `policy`
         Finite.
     eta : float
         Learning rate, at least 0.
+    out : ndarray of float64, optional
+        Where the result goes: C-contiguous, of the shape of `policy`, which it may be itself.
 
     Returns
     -------
-    ndarray, shape (n, A)
+    ndarray of the shape of `policy`
     """
     check_backend(backend)
-    p = _checked_policy(as_real(policy, "policy"), None, None)
+    given = as_real(policy, "policy")
+    if given.ndim == 3 and 0 not in given.shape:
+        p = batches.checked_policies(given, None, None)
+    else:
+        p = checked_policy(given, None, None)
     values = as_real(q, "q")
     if values.shape != p.shape:
         raise OpoError(f"q has shape {values.shape}: the shape of policy, {p.shape}, is needed")
-    bad = np.argwhere(~np.isfinite(values))
-    if bad.size:
-        s, a = (int(i) for i in bad[0])
-        raise OpoError(f"q: state {s}, action {a} is {float(values[s, a])!r}; a finite number is needed")
-    rate = real(eta, "eta")
+    if not np.isfinite(values).all():
+        *_, s, a = place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        which = "" if len(place) == 2 else f"[{place[0]}]"
+        raise OpoError(f"q{which}: state {s}, action {a} is {float(values[place])!r}; a finite number is needed")
+    rate, n_actions = real(eta, "eta"), p.shape[-1]
+    numbers = np.ascontiguousarray(values, np.float64)
+    inputs = (numbers,) if out is policy else (p, numbers)
     if backend == "numpy":
-        return reference.exponential_weights(p, np.asarray(values, np.float64), rate)
-    out = np.empty(p.shape)
-    weight_kernels.exponential_weights(_own(p), _own(np.ascontiguousarray(values, np.float64)), rate, out)
-    return out
+        result = reference.exponential_weights(p.reshape(-1, n_actions), numbers.reshape(-1, n_actions), rate)
+        return filled(out, "out", result.reshape(p.shape), *inputs)
+    full = to_fill(out, "out", p.shape, *inputs)
+    weight_kernels.exponential_weights(
+        own(p).reshape(-1, n_actions), own(numbers).reshape(-1, n_actions), rate, full.reshape(-1, n_actions)
+    )
+    return full
 
 
 def rollout(
-    mdp: LayeredMDP,
+    mdp: Model,
     policy: npt.ArrayLike,
     rng: np.random.Generator,
     *,
@@ -233,7 +362,7 @@ def bernoulli(means: Array, uniforms: Array) -> Array:
 
 
 def play(
-    mdp: LayeredMDP,
+    mdp: Model,
     policy: Array,
     u_action: Array,
     u_next: Array,
@@ -271,74 +400,3 @@ def play_in(
         losses = joint(context, trajectory.states, trajectory.actions, uniforms[2])
         trajectory = Trajectory(context, trajectory.states, trajectory.actions, losses)
     return trajectory if sampler is None and joint is None else check_trajectory(mdp.layout, mdp.action_mask, trajectory)
-
-
-# -- checks ---------------------------------------------------------------------------------------------------------
-
-
-def check_backend(backend: str) -> None:
-    if not isinstance(backend, str) or backend not in ("numba", "numpy"):
-        raise OpoError(f"backend is {shown(backend)}: 'numba' or 'numpy' is needed")
-
-
-def _check_mdp(mdp: LayeredMDP) -> None:
-    if not isinstance(mdp, LayeredMDP):
-        raise OpoError(f"mdp is a {type(mdp).__name__}: an opo_fast.LayeredMDP is needed")
-
-
-def check_policy(mdp: LayeredMDP, policy: npt.ArrayLike) -> Array:
-    """`policy` as a valid contiguous float64 array (n_states, A) of this model."""
-    _check_mdp(mdp)
-    return as_policy(mdp.layout, mdp.action_mask, policy)
-
-
-def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
-    """`policy` as a valid contiguous float64 array (n_states, A) of a layout and mask."""
-    return _checked_policy(as_real(policy, "policy"), layout, action_mask)
-
-
-def _policy_rows(mdp: LayeredMDP, policy: npt.ArrayLike) -> tuple[Array, float]:
-    """`policy`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
-    _check_mdp(mdp)
-    t, array = mdp.transitions, as_real(policy, "policy")
-    if t.pairs is None and array.shape == t.layout.shape:
-        return _plain(array).reshape(-1), tolerance_of(array.dtype)
-    return t.gather(_checked_policy(array, t.layout, t.action_mask)), UNCHECKED
-
-
-_FAULTS = {
-    1: "the probability is {value!r}; a finite number is needed",
-    2: "the probability is {value!r}; at least 0 is needed",
-    3: "the action is masked and has probability {value!r}; 0 is needed (build the agent with action_mask=env.action_mask)",
-}
-_ALL = np.empty((0, 0), dtype=np.bool_)
-
-
-def _checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> Array:
-    if layout is not None and array.shape != layout.shape:
-        raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
-    if array.ndim != 2 or 0 in array.shape:
-        raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) is needed")
-    result = _plain(array)
-    fault = weight_kernels.check_policy(result, _ALL if mask is None else _own(mask), tolerance_of(array.dtype))
-    if fault:
-        pair, code = divmod(int(fault), 8)
-        s, a = divmod(pair, array.shape[1])
-        layer = f" (layer {layout.layer_of(s)})" if layout is not None else ""
-        if code == 4:
-            raise OpoError(f"policy: state {s}{layer}: the probabilities sum to {float(result[s].sum())!r}; 1 is needed")
-        raise OpoError(f"policy: state {s}{layer}, action {a}: {_FAULTS[code].format(value=float(result[s, a]))}")
-    return result
-
-
-def _plain(array: Array) -> Array:
-    """A writable contiguous float64 array of the same content."""
-    flags = array.flags
-    if array.dtype == FLOAT64 and flags.c_contiguous and flags.writeable:
-        return array
-    return _own(np.ascontiguousarray(array, dtype=np.float64))
-
-
-def _own(array: Array) -> Array:
-    """A writable array of the same content, since Numba compiles read-only arrays apart."""
-    return array if array.flags.writeable else array.copy()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .layered import LayeredMDP
+from .updatable import UpdatableMDP
 
 __all__ = ["Evaluation", "Solution", "bonus", "evaluate", "exponential_weights", "expected_next", "occupancy", "rollout", "solve"]
 
@@ -38,11 +39,11 @@ def expected_next(array: Any, v_next: Array, shape: tuple[int, int]) -> Array:
     return np.asarray(array @ v_next).reshape(shape)
 
 
-def _allowed(mdp: LayeredMDP) -> Array:
+def _allowed(mdp: LayeredMDP | UpdatableMDP) -> Array:
     return np.ones(mdp.layout.shape, bool) if mdp.action_mask is None else mdp.action_mask
 
 
-def occupancy(mdp: LayeredMDP, policy: Array) -> Array:
+def occupancy(mdp: LayeredMDP | UpdatableMDP, policy: Array) -> Array:
     """q(s, a | pi, P): the probability to reach s and play a (paper, section 2.1)."""
     layout, arrays = mdp.layout, mdp.transitions.arrays()
     q = np.zeros(layout.shape)
@@ -56,7 +57,7 @@ def occupancy(mdp: LayeredMDP, policy: Array) -> Array:
     return q
 
 
-def evaluate(mdp: LayeredMDP, policy: Array) -> Evaluation:
+def evaluate(mdp: LayeredMDP | UpdatableMDP, policy: Array) -> Evaluation:
     """Q and V of `policy` by the Bellman equations (paper, eq. of section 2.1)."""
     layout, arrays, allowed = mdp.layout, mdp.transitions.arrays(), _allowed(mdp)
     q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
@@ -70,7 +71,7 @@ def evaluate(mdp: LayeredMDP, policy: Array) -> Evaluation:
     return Evaluation(q, v)
 
 
-def solve(mdp: LayeredMDP) -> Solution:
+def solve(mdp: LayeredMDP | UpdatableMDP) -> Solution:
     """Backward induction; among equal actions the lowest index is taken."""
     layout, arrays, allowed = mdp.layout, mdp.transitions.arrays(), _allowed(mdp)
     q, v, policy = np.zeros(layout.shape), np.zeros(layout.n_states), np.zeros(layout.shape)
@@ -102,7 +103,7 @@ def exponential_weights(policy: Array, q: Array, eta: float) -> Array:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def rollout(mdp: LayeredMDP, policy: Array, u_action: Array, u_next: Array) -> tuple[Array, Array]:
+def rollout(mdp: LayeredMDP | UpdatableMDP, policy: Array, u_action: Array, u_next: Array) -> tuple[Array, Array]:
     """States (H+1) and actions (H) of one episode by inverse-CDF sampling from the given uniforms (H each)."""
     layout, arrays = mdp.layout, mdp.transitions.arrays()
     states, actions = np.zeros(layout.horizon + 1, np.int64), np.zeros(layout.horizon, np.int64)

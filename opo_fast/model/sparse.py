@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,45 @@ from .._support.checks import as_array, read_only
 from ..errors import OpoError, Place
 from ..kernels.ingest import unordered_row
 
-__all__ = ["as_csr"]
+__all__ = ["as_block", "as_csr", "plain_csr"]
+
+
+def as_block(array: Any, shape: tuple[int, int], allowed: Any, name: str | Place) -> Any:
+    """The rows of `array` that are allowed, as CSR of real numbers that is still to be checked entry by entry."""
+    if array.shape != shape:
+        raise OpoError(f"{name} has shape {array.shape}: (S_h * A, S_h+1) = {shape} is needed")
+    if _is_plain(array) and (allowed is None or allowed.all()):
+        return array
+    part = as_csr(array, name)
+    return part if allowed is None or allowed.all() else part[np.flatnonzero(allowed)]
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether this is CSR as SciPy makes it, but for the numbers in its arrays."""
+    if array.format != "csr" or array.ndim != 2:
+        return False
+    parts = array.indptr, array.indices, array.data
+    if any(type(part) is not np.ndarray or part.ndim != 1 or not part.flags.c_contiguous for part in parts):
+        return False
+    kinds = array.indptr.dtype in _POSITIONS and array.indices.dtype in _POSITIONS and array.data.dtype in (np.float64, np.float32)
+    sizes = array.indptr.size == array.shape[0] + 1 and array.indices.size == array.data.size == array.indptr[-1]
+    return bool(kinds and sizes and array.shape[1] < 2**31)
+
+
+_POSITIONS = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def plain_csr(part: Any) -> tuple[Any, Any, int, Any]:
+    """Row pointers, next states as unsigned numbers of 32 bits, whether there are two of these for each, and entries."""
+    indices = np.ascontiguousarray(part.indices)
+    if indices.dtype not in _POSITIONS:
+        indices = indices.astype(np.int64)
+    pointer = np.array(part.indptr, np.int64)
+    data = np.ascontiguousarray(part.data, np.float64)
+    # The low half comes first only where the machine's byte order is that one.
+    if indices.dtype == np.int64 and sys.byteorder == "big":
+        indices = np.where((indices >= 0) & (indices < 2**31), indices, 2**31 - 1).astype(np.int32)
+    return read_only(pointer), read_only(indices.view(np.uint32)), int(indices.dtype == np.int64), read_only(data)
 
 
 def as_csr(array: Any, name: str | Place) -> Any:

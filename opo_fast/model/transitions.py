@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,17 +12,17 @@ import scipy.sparse as sp
 
 from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read_only, tolerance_of
 from ..errors import OpoError, Place
-from ..kernels.ingest import check_csr, check_dense, ingest_dense, unordered_row
+from ..kernels.ingest import check_csr, check_dense, ingest_dense, take_csr, take_dense, unordered_row
 from ..kernels.scores import path_probabilities
-from .blocks import CSR, DENSE, csr_array, dense_array, layer_list
+from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, is_plain, layer_list
 from .layout import Immutable, Layout, aligned, as_mask
-from .sparse import as_csr
+from .sparse import as_block, as_csr, plain_csr
 
 __all__ = ["CSR", "DENSE", "Transitions", "as_transitions", "is_plain"]
 
 Array = npt.NDArray[Any]
 
-_SMALL = 1 << 14
+_SMALL = 1 << 17
 """Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
 
 _WORTH_ALIGNING = 1 << 11
@@ -61,6 +60,10 @@ class Transitions(Immutable):
         than 1e-8 (float64 input) or 1e-6 (float32 input); masks or positions out of range. Nothing is renormalised.
     """
 
+    changing = False
+    """Whether these are the transitions of an `UpdatableMDP`."""
+    _passing = ("scratch", "places")
+
     def __init__(
         self,
         layout: Layout,
@@ -93,10 +96,7 @@ class Transitions(Immutable):
             )
         self.kind = CSR if any(sparse) else DENSE
         self.block = np.zeros(layout.horizon, dtype=np.int64)
-        if self.kind == DENSE:
-            self._fill_dense(arrays, where)
-        else:
-            self._fill_csr(arrays, where)
+        self._fill(arrays, where)
         frozen(self.block)
         self._seal()
 
@@ -167,12 +167,21 @@ class Transitions(Immutable):
         result._seal()
         return result
 
-    def _distinct(self, arrays: Sequence[Any], size: Callable[[int], int]) -> tuple[list[int], int]:
-        """Layers that open a new block, and the total size; a layer shares the block of the same array and rows."""
+    def _n_rows(self, h: int) -> int:
+        offsets = self.layout.offsets
+        return int(self.rows[offsets[h + 1]] - self.rows[offsets[h]])
+
+    def allowed(self, h: int) -> Array | None:
+        """Which pairs of layer `h` are allowed, shape (S_h * A,); None where all are."""
+        return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
+
+    def _opening(self, arrays: Sequence[Any]) -> list[int]:
+        """Layers that open a new block, whose places are set: a layer shares the block of the same array and rows."""
+        sizes = self.layout.layer_sizes
         seen: dict[Any, int] = {}
         opening, total = [], 0
         for h, array in enumerate(arrays):
-            key: Any = (id(array), self.layout.layer_sizes[h : h + 2])
+            key: Any = (id(array), sizes[h : h + 2])
             if self.action_mask is not None and key in seen:
                 mine, first = self.layout.layer(h), self.layout.layer(seen[key])
                 if not np.array_equal(self.action_mask[mine], self.action_mask[first]):
@@ -183,37 +192,69 @@ class Transitions(Immutable):
                 seen[key] = h
                 opening.append(h)
                 self.block[h] = total
-                total += size(h)
-        return opening, total
-
-    def _n_rows(self, h: int) -> int:
-        offsets = self.layout.offsets
-        return int(self.rows[offsets[h + 1]] - self.rows[offsets[h]])
-
-    def _allowed(self, h: int) -> Array | None:
-        return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
-
-    def _fill_dense(self, arrays: Sequence[Any], where: str | Place) -> None:
-        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
-        opening, total = self._distinct(arrays, lambda h: self._n_rows(h) * sizes[h + 1])
+                total += self._n_rows(h) * sizes[h + 1] if self.kind == DENSE else self._n_rows(h) + 1
         self.block[-1] = total
-        data = aligned(total, self.dtype)
-        for h in opening:
-            array = as_real(arrays[h], Place("{}[{}]", where, h))
-            if array.shape != (sizes[h], n_actions, sizes[h + 1]):
-                raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed")
-            n_rows, n_next, start = self._n_rows(h), sizes[h + 1], int(self.block[h])
-            flat = array.reshape(sizes[h] * n_actions, n_next)
-            allowed = self._allowed(h)
-            if allowed is not None:
-                flat = flat[allowed]
+        return opening
+
+    def _fill(self, arrays: Sequence[Any], where: str | Place) -> None:
+        opening = self._opening(arrays)
+        if self.kind == DENSE:
+            data = aligned(int(self.block[-1]), self.dtype)
+            indptr, indices = _NO_POINTER, _NO_INDICES
+            for h in opening:
+                self.fill_dense(h, arrays[h], where, data)
+        else:
+            parts = [as_block(arrays[h], self.n_pairs(h), self.allowed(h), Place("{}[{}]", where, h)) for h in opening]
+            data, indices = (aligned(sum(part.nnz for part in parts), dtype) for dtype in (self.dtype, np.dtype(np.uint32)))
+            indptr, begin = np.empty(int(self.block[-1]), np.int64), 0
+            self.block[-1] = 0
+            for h, part in zip(opening, parts, strict=True):
+                begin += self.fill_csr(h, part, where, begin, (indptr, indices, data))
+            data, indices = data[:begin], indices[:begin]
+        self.data, self.indptr, self.indices = frozen(data), frozen(indptr), frozen(indices)
+
+    def n_pairs(self, h: int) -> tuple[int, int]:
+        """Shape (S_h * A, S_{h+1}) of the sparse transitions of layer `h`."""
+        return self.layout.layer_sizes[h] * self.layout.n_actions, self.layout.layer_sizes[h + 1]
+
+    def fill_dense(self, h: int, given: Any, where: str | Place, data: Array) -> None:
+        """Fill the block of layer `h` in `data`."""
+        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
+        array = as_real(given, Place("{}[{}]", where, h))
+        if array.shape != (sizes[h], n_actions, sizes[h + 1]):
+            raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed")
+        n_rows, n_next, start = self._n_rows(h), sizes[h + 1], int(self.block[h])
+        flat, allowed = array.reshape(-1, n_next), self.allowed(h)
+        if allowed is not None:
+            flat = flat[allowed]
+        sums, tolerance = np.empty(n_rows), tolerance_of(array.dtype, self.dtype)
+        if self.dtype == FLOAT64:
+            source = read_only(np.ascontiguousarray(flat, FLOAT64).reshape(-1))
+            if take_dense(source, n_rows, n_next, tolerance, sums, data, start):
+                return
+        else:
             data[start : start + n_rows * n_next].reshape(n_next, n_rows)[...] = flat.T
-            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
-            code = check_dense(data, start, n_rows, n_next, tolerance_of(array.dtype, self.dtype), sums, place)
-            if code:
-                entry = data[start + place[1] * n_rows + place[0]]
-                raise self._fault(code, h, where, float(entry), int(place[1]), place[0], sums)
-        self.data, self.indptr, self.indices = frozen(data), _NO_POINTER, _NO_INDICES
+        place = np.zeros(2, np.int64)
+        code = check_dense(data, start, n_rows, n_next, tolerance, sums, place)
+        if code:
+            entry = data[start + place[1] * n_rows + place[0]]
+            raise self._fault(code, h, where, float(entry), int(place[1]), place[0], sums)
+
+    def fill_csr(self, h: int, part: Any, where: str | Place, begin: int, into: tuple[Array, Array, Array]) -> int:
+        """Fill the block of layer `h` in indptr, indices and data, its entries from `begin` on; how many these are."""
+        n_next, start, tolerance = self.layout.layer_sizes[h + 1], int(self.block[h]), tolerance_of(part.dtype, self.dtype)
+        if not take_csr(*plain_csr(part), n_next, tolerance, start, begin, *into):
+            # Out of order, or wrong.
+            part = as_csr(part, Place("{}[{}]", where, h))
+            pointer, positions, wide, data = plain_csr(part)
+            if not take_csr(pointer, positions, wide, data, n_next, tolerance, start, begin, *into):
+                sums, place = np.empty(self._n_rows(h)), np.zeros(2, np.int64)
+                code = check_csr(data, pointer, 0, sums.size, tolerance, sums, place)
+                if not code:
+                    raise OpoError(f"{where}[{h}] changed while it was read")
+                p = int(place[1]) if code == 1 else 0
+                raise self._fault(code, h, where, float(data[p]), int(part.indices[p]), place[0], sums)
+        return int(part.nnz)
 
     def _fill_small(self, layout: Layout, arrays: Any) -> bool:
         """The common small case in one kernel call; whatever is special or wrong is left to the general way."""
@@ -222,7 +263,8 @@ class Transitions(Immutable):
             return False
         data = aligned(total, worth=_WORTH_ALIGNING)
         flat = np.concatenate(arrays, axis=None)
-        if not ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), data):
+        sums = np.empty(layout.n_actions * max(layout.layer_sizes))
+        if not ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), sums, data):
             return False
         # At once, past the question whether attributes may still be set: a small run makes several of these an episode.
         vars(self).update(
@@ -231,55 +273,22 @@ class Transitions(Immutable):
         )  # fmt: skip
         return True
 
-    def _fill_csr(self, arrays: Sequence[Any], where: str | Place) -> None:
-        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
-        opening, total_rows = self._distinct(arrays, lambda h: self._n_rows(h) + 1)
-        parts = {}
-        for h in opening:
-            shape = (sizes[h] * n_actions, sizes[h + 1])
-            if arrays[h].shape != shape:
-                raise OpoError(f"{where}[{h}] has shape {arrays[h].shape}: (S_h * A, S_h+1) = {shape} is needed")
-            parts[h] = as_csr(arrays[h], Place("{}[{}]", where, h))
-            allowed = self._allowed(h)
-            if allowed is not None and not allowed.all():
-                parts[h] = parts[h][np.flatnonzero(allowed)]
-        nnz = sum(part.nnz for part in parts.values())
-        data, indices = aligned(nnz, self.dtype), aligned(nnz, np.uint32)
-        indptr = np.empty(total_rows, np.int64)
-        end = 0
-        for h in opening:
-            part = parts.pop(h)
-            start, n_rows, begin = int(self.block[h]), self._n_rows(h), end
-            end += part.nnz
-            data[begin:end] = part.data
-            indices[begin:end] = part.indices
-            indptr[start : start + n_rows + 1] = part.indptr
-            indptr[start : start + n_rows + 1] += begin
-            sums, place = np.empty(n_rows), np.zeros(2, np.int64)
-            code = check_csr(read_only(data), read_only(indptr), start, n_rows, tolerance_of(part.dtype, self.dtype), sums, place)
-            if code:
-                p = int(place[1])
-                position = int(indices[p]) if code == 1 else 0
-                raise self._fault(code, h, where, float(data[p]) if code == 1 else 0.0, position, place[0], sums)
-        self.data, self.indptr, self.indices = frozen(data), frozen(indptr), frozen(indices)
-
     def _fault(self, code: int, h: int, where: str | Place, entry: float, position: int, row: int, sums: Array) -> OpoError:
-        layout, row = self.layout, int(row)
-        pair = int(self.rows[layout.offsets[h]]) + row
+        pair = int(self.rows[self.layout.offsets[h]]) + int(row)
         if self.pairs is not None:
             pair = int(self.pairs[pair])
-        state, action = divmod(pair, layout.n_actions)
-        local = state - int(layout.offsets[h])
-        place = f"{where}[{h}]: layer {h}, state {state} (position {local}), action {action}"
-        if code == 1:
-            return OpoError(f"{place}: the probability of next state {position} is {entry!r}; a finite number of at least 0 is needed")
-        total = float(sums[row])
-        if total == 0.0:
-            return OpoError(
-                f"{place}: the row is all zero; mask the action if it is not available, or give a terminal state a row "
-                "that leads to an absorbing state"
-            )
-        return OpoError(f"{place}: the row sums to {total!r}; 1 is needed (rows are not renormalised)")
+        return fault_of_row(self.layout, h, pair, where, (position, entry) if code == 1 else None, float(sums[row]))
+
+    def as_float64(self) -> Transitions:
+        """The same probabilities stored as float64, which is exact; itself where they are so already."""
+        if self.dtype == FLOAT64:
+            return self
+        data = aligned(self.data.size)
+        data[:] = self.data
+        other = Transitions.__new__(Transitions)
+        fields = {name: value for name, value in vars(self).items() if name != "arguments"}
+        vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
+        return other
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -287,6 +296,13 @@ class Transitions(Immutable):
     def arguments(self) -> tuple[Any, ...]:
         """The seven model arguments of every kernel (see `opo_fast.kernels`)."""
         return self.kind, self.data, self.indptr, self.indices, self.block, self.layout.offsets, self.rows
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Where the arrays are in memory: a line of `kernels.models`."""
+        arrays = (self.data, self.indptr, self.indices)
+        pairs = [number for array in arrays for number in (array.ctypes.data, array.size)]
+        return self.kind, *pairs, self.block.ctypes.data, self.parts
 
     def probability(self, h: int, local: int, action: int, next_local: int) -> float:
         """P(next | state, action) out of layer `h`, by positions inside the layers; 0 for a masked pair."""
@@ -314,6 +330,11 @@ class Transitions(Immutable):
         result = np.empty(self.layout.horizon - 1)
         path_probabilities(*self.arguments, chosen, np.array(states, np.int64), result)
         return result
+
+    @cached_property
+    def scratch(self) -> list[Any]:
+        """Working arrays of passes that are not running at this moment; whoever takes some brings them back."""
+        return []
 
     @property
     def n_rows(self) -> int:
@@ -395,10 +416,10 @@ class Transitions(Immutable):
         start, n_rows = int(self.block[h]), self._n_rows(h)
         if self.kind == DENSE:
             block = self.data[start : start + n_rows * self.layout.layer_sizes[h + 1]]
-            return dense_array(self.layout, h, block, self._allowed(h))
+            return dense_array(self.layout, h, block, self.allowed(h))
         pointer = self.indptr[start : start + n_rows + 1]
         part = slice(int(pointer[0]), int(pointer[-1]))
-        return csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self._allowed(h))
+        return csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self.allowed(h))
 
     def gather(self, values: Array) -> Array:
         """Entries of the allowed pairs of an (n_states, A) array, flat, one per row."""
@@ -416,19 +437,6 @@ class Transitions(Immutable):
     def __repr__(self) -> str:
         kind = "CSR" if self.kind == CSR else "dense"
         return f"<Transitions {kind} of {self.layout!r}: {self.n_transitions} transitions, {self.nbytes / 2**20:.3g} MiB>"
-
-
-_shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
-
-
-def is_plain(arrays: Any, layout: Layout) -> bool:
-    """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one."""
-    return (
-        type(arrays) is list
-        and set(map(type, arrays)) == {np.ndarray}
-        and list(map(_shape, arrays)) == layout.dense_shapes
-        and set(map(_dtype, arrays)) == {FLOAT64}
-    )
 
 
 def as_transitions(
@@ -449,6 +457,8 @@ def as_transitions(
     transitions = getattr(transitions, "transitions", transitions)
     if not isinstance(transitions, Transitions):
         return Transitions(layout, transitions, action_mask=action_mask, dtype=dtype, where=where)
+    if transitions.changing:
+        raise OpoError(f"{where} are those of an UpdatableMDP, which change: a LayeredMDP or Transitions are needed")
     if transitions.layout != layout:
         raise OpoError(f"{where} belong to {transitions.layout!r}: {layout!r} is needed")
     if action_mask is not None or own_mask:

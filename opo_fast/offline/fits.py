@@ -41,7 +41,7 @@ class ClassModel:
     def mdp(self, context: Any, fits: tuple[Any, Any] | None = None) -> LayeredMDP:
         """The model at a context."""
         loss_fit, fit = fits or self.fits
-        transitions = as_transitions(self.layout, self._dynamics.transitions(fit, context), self.action_mask)
+        transitions = as_transitions(self.layout, self._dynamics.transitions(fit, context), self.action_mask, own_mask=True)
         return LayeredMDP(self.layout, self._losses.losses(loss_fit, context), transitions)
 
     def evaluate(self, policy: Array, context: Any, fits: tuple[Any, Any] | None = None) -> tuple[Array, Array]:

@@ -114,7 +114,7 @@ class _Checker:
         if hasattr(oracle, "losses"):
             return as_losses(self.layout, oracle.losses(fit, context), f"losses({fit!r}, {context!r})").ravel()
         where = f"transitions({fit!r}, {context!r})"
-        return as_transitions(self.layout, oracle.transitions(fit, context), self.action_mask, where=where).data
+        return as_transitions(self.layout, oracle.transitions(fit, context), self.action_mask, where=where, own_mask=True).data
 
     def answers(self, oracle: Any, fit: Hashable) -> list[Array]:
         return [self.answer(oracle, fit, context) for context in self.contexts]
@@ -251,7 +251,7 @@ class _Checker:
                     f = np.asarray(oracle.losses(fit, t.context))[t.states[:-1], t.actions]
                     wanted = float(np.square(f - t.losses).sum())
                 else:
-                    p = as_transitions(self.layout, oracle.transitions(fit, t.context), self.action_mask)
+                    p = as_transitions(self.layout, oracle.transitions(fit, t.context), self.action_mask, own_mask=True)
                     wanted = log_loss(p.along(t.states, t.actions))
                 found = oracle.error(fit, t)
                 if not np.isclose(found, wanted, rtol=1e-6, atol=1e-9):

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_real, frozen, real, whole
+from .._support.checks import FLOAT64, as_list, as_real, frozen, real, whole
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
+from ..model.blocks import is_plain, layer_list
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout
 from ..model.sparse import as_csr
-from ..model.transitions import Transitions, is_plain
+from ..model.transitions import Transitions
 from .fingerprint import Fingerprint
 from .log import TrajectoryLog
 from .plausible import NestedSet, kept_delta, missing_delta
@@ -217,6 +218,8 @@ class FiniteLossOracle(_FiniteOracle):
         return float(self._gains_once(trajectory)[fit])  # type: ignore[call-overload]
 
     def _ask(self, context: Any) -> tuple[Array, int]:
+        if self.function_class.together is not None:
+            return self._ask_together(context)
         stack = np.empty((len(self.function_class), *self.layout.shape))
         for i, model in enumerate(self.function_class.models):
             array = model(context)
@@ -228,6 +231,17 @@ class FiniteLossOracle(_FiniteOracle):
                     f"(n_states, n_actions) = {self.layout.shape} is needed"
                 )
             stack[i] = array
+        return self._checked_stack(stack, context)
+
+    def _ask_together(self, context: Any) -> tuple[Array, int]:
+        given = self.function_class.together(context)
+        array = as_real(given, Place("loss candidates at context {!r}", context))
+        shape = (len(self.function_class), *self.layout.shape)
+        if array.shape != shape:
+            raise OpoError(f"loss candidates at context {context!r} have shape {array.shape}: (n, n_states, n_actions) = {shape} is needed")
+        return self._checked_stack(np.array(array, np.float64, order="C"), context)
+
+    def _checked_stack(self, stack: Array, context: Any) -> tuple[Array, int]:
         if not (stack.min() >= 0.0 and stack.max() <= 1.0):
             i, s, a = (int(x) for x in np.argwhere(~((stack >= 0) & (stack <= 1)))[0])
             raise OpoError(
@@ -247,6 +261,8 @@ class _Dynamics(NamedTuple):
 
     models: list[Any]
     all_plain: bool
+    stacks: list[Array] | None = None
+    """The arrays of all candidates, layer by layer, where one function gives them."""
 
 
 class FiniteDynamicsOracle(_FiniteOracle):
@@ -284,6 +300,8 @@ class FiniteDynamicsOracle(_FiniteOracle):
         return abs(float(self._gains_once(trajectory)[fit]))  # type: ignore[call-overload]
 
     def _ask(self, context: Any) -> tuple[_Dynamics, int]:
+        if self.function_class.together is not None:
+            return self._ask_together(context)
         answers, all_plain, size, plain = [], True, 0, 8 * int(self.layout.dense_block[-1])
         for i, model in enumerate(self.function_class.models):
             answer = model(context)
@@ -296,6 +314,17 @@ class FiniteDynamicsOracle(_FiniteOracle):
             answers.append(answer)
         return _Dynamics(answers, all_plain), size
 
+    def _ask_together(self, context: Any) -> tuple[_Dynamics, int]:
+        n, where = len(self.function_class), Place("dynamics candidates at context {!r}", context)
+        stacks = layer_list(self.function_class.together(context), self.layout, where)
+        for h, shape in enumerate(self.layout.dense_shapes):
+            if type(stacks[h]) is not np.ndarray or stacks[h].dtype != FLOAT64:
+                stacks[h] = np.asarray(as_real(stacks[h], Place("{}, layer {}", where, h)), FLOAT64)
+            if stacks[h].shape != (n, *shape):
+                raise OpoError(f"{where}, layer {h} have shape {stacks[h].shape}: (n, S_h, A, S_h+1) = {(n, *shape)} is needed")
+        answers = [list(arrays) for arrays in zip(*stacks, strict=True)] if stacks else [[] for _ in range(n)]
+        return _Dynamics(answers, True, stacks), sum(stack.nbytes for stack in stacks)
+
     def _checked_answer(self, answer: Any, where: Any) -> Any:
         """Arrays of the right shapes; their entries are looked at when they are needed."""
         layout = self.layout
@@ -303,9 +332,9 @@ class FiniteDynamicsOracle(_FiniteOracle):
             if answer.layout != layout:
                 raise OpoError(f"{where} belongs to {answer.layout!r}: {layout!r} is needed")
             return answer
-        if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes)) or sp.issparse(answer):
+        arrays, made = None if sp.issparse(answer) else as_list(answer), dict[int, Any]()
+        if arrays is None:
             raise OpoError(f"{where} is a {type(answer).__name__}: H - 1 = {layout.horizon - 1} arrays are needed")
-        arrays, made = list(answer), dict[int, Any]()
         if len(arrays) != layout.horizon - 1:
             raise OpoError(f"{where} has {len(arrays)} arrays: H - 1 = {layout.horizon - 1} are needed")
         for h, array in enumerate(arrays):
@@ -334,8 +363,13 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def _along(self, trajectory: Trajectory) -> Array:
         """P(s_{h+1} | s_h, a_h) of each candidate (rows) for h = 1..H-1 (columns)."""
-        answers, all_plain = self._answer(trajectory.context)
-        if all_plain:
+        answers, all_plain, stacks = self._answer(trajectory.context)
+        if stacks is not None:
+            local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
+            p = np.empty((len(answers), len(stacks)))
+            for h, stack in enumerate(stacks):
+                p[:, h] = stack[:, local[h], actions[h], local[h + 1]]
+        elif all_plain:
             local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
             steps = list(zip(local[:-2], actions, local[1:-1], strict=False))
             p = np.array([[array.item(step) for array, step in zip(answer, steps, strict=True)] for answer in answers], dtype=np.float64)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import numpy.typing as npt
 
-from .._support.checks import items, labels_of
+from .._support.checks import MANY, items, labels_of, whole
 from ..errors import OpoError
 from ..model.layout import Layout
 from .finite import FiniteDynamicsOracle, FiniteLossOracle
@@ -22,6 +23,8 @@ class _FiniteClass:
     """Candidates in a fixed order; ties of an oracle go to the lowest index."""
 
     kind: str
+    together: Callable[[Any], Any] | None = None
+    """What all candidates say at a context, where one function gives it."""
 
     def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
         self.models = tuple(items(models, "models", "callables model(context)", some=True))
@@ -32,8 +35,37 @@ class _FiniteClass:
         self.names = labels_of([f"{self.kind} {i}" for i in range(n)] if names is None else names, n, "names", "models")
         self.size = float(len(self.models))
 
+    @classmethod
+    def from_function(cls, function: Callable[[Any], Any], n: int, names: Sequence[str] | None = None) -> Self:
+        """A class of `n` candidates that one function gives all at once.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(context)`` gives losses (n, n_states, A); or, for dynamics, H-1 dense arrays (n, S_h, A, S_{h+1}). It is
+            asked once for each context, instead of a function for each candidate.
+        n : int
+        names : sequence of str, optional
+
+        Examples
+        --------
+        >>> losses = np.random.default_rng(0).random((10, 7, 3))
+        >>> of.FiniteLossClass.from_function(lambda context: context * losses, 10)  # doctest: +SKIP
+        """
+        if not callable(function):
+            raise OpoError(f"function is a {type(function).__name__}: a callable function(context) is needed")
+        count = whole(n, "n", least=1, most=MANY)
+        result = cls([partial(_candidate, function, cls.kind, i) for i in range(count)], names)
+        result.together = function
+        return result
+
     def __len__(self) -> int:
         return len(self.models)
+
+
+def _candidate(function: Callable[[Any], Any], kind: str, i: int, context: Any) -> Any:
+    """Candidate `i` alone."""
+    return function(context)[i] if kind == "loss" else [array[i] for array in function(context)]
 
 
 class FiniteLossClass(_FiniteClass):

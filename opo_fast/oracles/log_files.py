@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .._support.checks import as_path, frozen
 from .._support.files import reading, writing
+from .._support.parquet import read_table
 from .._support.state import read_state, write_state
 from ..errors import OpoError, install
 from ..model.layout import Layout
@@ -68,7 +69,7 @@ def read_parquet(path: Any) -> Any:
     """The table of a Parquet file."""
     pq = _pyarrow()[1]
     with reading(path, "a Parquet file"):
-        return pq.read_table(path)
+        return read_table(pq, path)
 
 
 def context_columns(contexts: Any) -> dict[str, Array]:
@@ -126,7 +127,7 @@ def _read_npz(path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _read_parquet(path: Any) -> tuple[dict[str, Any] | None, Any]:
     _, pq = _pyarrow()
-    table = pq.read_table(path)
+    table = read_table(pq, path)
     metadata = (table.schema.metadata or {}).get(b"opo_fast")
     return None if metadata is None else json.loads(metadata), table
 

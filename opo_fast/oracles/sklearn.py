@@ -188,7 +188,8 @@ class _SklearnOracle(ParametricOracle):
     def __init__(self, function_class: Any, layout: Layout, action_mask: Array | None) -> None:
         super().__init__(layout, action_mask)
         self.function_class = function_class
-        self._features = FeatureMap(function_class.features or pair_features(layout), (*layout.shape, -1))
+        features = pair_features(layout) if function_class.features is None else function_class.features
+        self._features = FeatureMap(features, (*layout.shape, -1))
         self._parts: list[tuple[Array, Array]] = []
         self._sizes = [0]
         self._models: LRU[Any] = LRU(_KEPT)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, as_real, real, shown, whole
+from .._support.checks import MANY, as_real, items, real, shown, whole
 from .._support.fields import Fields
 from .._support.state import decode, encode
 from ..errors import OpoError
@@ -173,6 +173,7 @@ class SoftmaxDynamicsOracle(QuadraticSets):
         if isinstance(answer, np.ndarray) and answer.ndim == 2:
             return answer
         layout, support = self.layout, self.support
+        answer = items(answer, f"features at context {context!r}", "arrays")
         if len(answer) != layout.horizon - 1:
             raise OpoError(f"features at context {context!r} are {len(answer)} arrays: H - 1 = {layout.horizon - 1} are needed")
         flat = np.empty((support.n_cells, self.dimension))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from .._support.text import figure
 from ..errors import OpoError
 from ..model.contextual import context_key
 from ..oracles.log import TrajectoryLog
+
+if TYPE_CHECKING:
+    from .decomposition import RegretTerms
 
 __all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
 
@@ -67,7 +70,7 @@ class SimulationResult:
     vacuous_bonuses : ndarray, shape (T,)
         Share of the pairs whose bonus is at least the greatest loss-to-go, so that it says nothing; in the same episodes.
     plausible_losses, plausible_dynamics : ndarray, shape (T,)
-        Numbers of candidates that the data from before the episode left plausible; NaN where no plausible sets are kept.
+        Numbers of candidates that were plausible in the last step behind the episode's policy; NaN where no sets are kept.
     hedge_bound : ndarray, shape (T,)
         Bound on term (iii) of the regret so far at the episode's context, twice AdaHedge's sums of mixability gaps.
     held_out_squared_error, held_out_log_loss : ndarray, shape (T,)
@@ -86,9 +89,12 @@ class SimulationResult:
         Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: what each of `contexts` means.
     log : TrajectoryLog or None
         The trajectories, where `simulate` was told to keep them; a result that was saved and loaded has none.
+    terms : RegretTerms or None
+        The terms of the paper's proof, where `simulate` was told to add them (`opo_fast.analysis.RegretTerms`); not saved either.
     """
 
     log: TrajectoryLog | None = None
+    terms: RegretTerms | None = None
 
     def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any]) -> None:
         for name in COLUMNS:

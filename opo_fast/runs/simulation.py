@@ -23,6 +23,7 @@ from ..model.contextual import ContextualMDP, Trajectory, context_key
 from ..model.operations import Backend, check_backend
 from ..model.streams import Streams
 from ..oracles.log import Recorder
+from .decomposition import check_terms, regret_decomposition
 from .result import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, SimulationResult
 from .worlds import world_of
 
@@ -57,9 +58,7 @@ def _looks(episode: int) -> bool:
 class Simulation:
     """A run that can be driven episode by episode, saved to a file and gone on with; `simulate` is the loop around it.
 
-    Parameters
-    ----------
-    As those of `simulate`.
+    It takes the arguments of `simulate`.
 
     Attributes
     ----------
@@ -349,6 +348,7 @@ def simulate(
     log: bool = False,
     save: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    diagnostics: bool = False,
 ) -> SimulationResult:
     """Run `agent` for `episodes` episodes (paper, section 2.2) and record its exact regret.
 
@@ -376,6 +376,9 @@ def simulate(
     resume : path or mapping, optional
         What `save` wrote, or what `Simulation.state` gave: the run goes on there, to the same bits as one that was not
         interrupted. The agent must be built with the same arguments; what it has learned is replaced.
+    diagnostics : bool
+        Split the regret of each episode into the terms of the paper's proof once the run is at its end: ``result.terms`` is then what
+        `opo_fast.analysis.regret_decomposition` gives, and None after Ctrl-C. Nothing else changes.
 
     Returns
     -------
@@ -390,10 +393,15 @@ def simulate(
     """
     if log and (save is not None or resume is not None):
         raise OpoError("log is True: a run that keeps its trajectories can be neither saved on the way nor resumed")
+    if truth(diagnostics, "diagnostics"):
+        check_terms(cmdp, agent)
     run = Simulation(cmdp, agent, episodes, seed, backend=backend, log=log)
     if resume is not None:
         run.restore(dict(resume) if isinstance(resume, Mapping) else read_run(resume))
-    return play_out(run, progress=progress, save=save)
+    result = play_out(run, progress=progress, save=save)
+    if diagnostics and not result.interrupted:
+        result.terms = regret_decomposition(cmdp, agent, result, progress=progress)
+    return result
 
 
 def play_out(run: Simulation, *, progress: bool | None = None, save: str | os.PathLike[str] | None = None) -> SimulationResult:

@@ -5,6 +5,24 @@ from .grid import Run
 from .results import Results
 from .runfile import StoredRun
 from .runner import Summary, run_study
+from .scaling import Growth, growth_along, growth_over_episodes, power_law, scaling_study
 from .storage import Store, StoreError
 
-__all__ = ["Checkpoints", "Entry", "Record", "Results", "Run", "Store", "StoreError", "StoredRun", "Study", "Summary", "run_study"]
+__all__ = [
+    "Checkpoints",
+    "Entry",
+    "Growth",
+    "Record",
+    "Results",
+    "Run",
+    "Store",
+    "StoreError",
+    "StoredRun",
+    "Study",
+    "Summary",
+    "growth_along",
+    "growth_over_episodes",
+    "power_law",
+    "run_study",
+    "scaling_study",
+]

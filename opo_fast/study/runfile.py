@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.files import check_plain
+from .._support.parquet import read_table
+from .._support.state import members_of
 from ..errors import OpoError, install
 
 __all__ = ["FORMAT", "StoredRun", "default_format", "read_run", "require_pyarrow", "write_run"]
@@ -122,15 +124,13 @@ def _checksum(column: Array) -> str:
 
 def _read_parquet(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[dict[str, str], dict[str, Array]]:
     pa = require_pyarrow()
-    with pa.parquet.ParquetFile(path) as file:
-        known = file.schema_arrow
-        table = file.read(columns=[name for name in wanted if name in known.names] if wanted is not None else None)
-    texts = {key.decode(): text.decode() for key, text in (known.metadata or {}).items()}
+    table = read_table(pa.parquet, path, wanted)
+    texts = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
     return texts, {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def _read_npz(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[dict[str, str], dict[str, Array]]:
-    with np.load(path, allow_pickle=False) as file:
-        texts = {name: str(file[name]) for name in file.files if name.startswith("opo_fast")}
-        names = [name for name in file.files if name not in texts and (wanted is None or name in wanted)]
+    with members_of(path) as file:
+        texts = {name: str(file[name]) for name in file if name.startswith("opo_fast")}
+        names = [name for name in file if name not in texts and (wanted is None or name in wanted)]
         return texts, {name: file[name] for name in names}

@@ -125,4 +125,15 @@ def test_rates_of_the_literature():
     assert rates["lolipop"] == pytest.approx(sqrt(2**7 * 4**4 * 3**3 * 100 * logs), rel=1e-13)
     assert rates["opo"] == pytest.approx(sqrt(2**8 * 4 * 3 * 100 * logs), rel=1e-13)
     assert lower_bound(LAYOUT, 100, loss_class_size=20, dynamics_class_size=7) == pytest.approx(sqrt(100 * 2 * 4 * 3 * log(5) / log(3)))
-    assert adahedge_bound(LAYOUT, 100) == pytest.approx(4 * (sqrt(100 * log(3)) + 4 / 3 * log(3) + 2), rel=1e-13)
+
+
+def test_the_term_of_adahedge_by_hand():
+    """2 Delta_T in each of two layers, losses in [0, 2], three actions.
+
+    From x <= sqrt(a) + b where x^2 <= a + b x: Delta_T <= sqrt(2^2 100 log 3 / 4 + 0.001^2) + 2 (2/3 log 3 + 1), and the root of a
+    sum is at most the sum of roots.
+    """
+    exact = 2 * 2 * (sqrt(100 * log(3) + 0.001**2) + 2 * (2 / 3 * log(3) + 1))
+    found = adahedge_bound(LAYOUT, 100)
+    assert found == pytest.approx(4 * (sqrt(100 * log(3)) + 4 / 3 * log(3) + 2) + 0.004, rel=1e-13)
+    assert exact <= found <= exact + 0.004

@@ -176,6 +176,39 @@ def test_sparse_models_and_threads_change_nothing(set_threads):
     np.testing.assert_array_equal(found[2], found[0])
 
 
+@pytest.mark.parametrize("name", ["self-tuning", "e-uc3rl", "greedy"])
+def test_a_run_records_its_terms_and_is_the_same_run(name):
+    env, (kind, options) = world(7), AGENTS[name]
+    plain, recorded = (
+        of.simulate(env, agents.make(kind, env, episodes=40, **options), 40, 2, diagnostics=wanted) for wanted in (False, True)
+    )
+    assert plain.terms is None
+    np.testing.assert_allclose(recorded.terms.term_i + recorded.terms.term_iii + recorded.terms.term_iv, recorded.regret, atol=1e-10)
+    for column in ("value", "observed_loss", "saturation", "hedge_bound", "context_index", "loss_fit", "dynamics_fit"):
+        np.testing.assert_array_equal(getattr(recorded, column), getattr(plain, column))
+    uniform = agents.make("uniform", env, episodes=5)
+    with pytest.raises(of.OpoError, match="agent is an agent without an optimistic estimate"):
+        of.simulate(env, uniform, 5, diagnostics=True)
+    assert uniform.episode == 0
+
+
+def test_a_run_that_goes_on_has_the_terms_of_an_unbroken_one():
+    env = world(8)
+    whole = of.simulate(env, agents.make("opo", env, episodes=50), 50, 1, diagnostics=True).terms
+    agent = agents.make("opo", env, episodes=50)
+    of.simulate(env, agent, 20, 1)
+    later = of.simulate(env, agent, 30, 1, diagnostics=True)
+    assert later.first == 20
+    for mine, theirs in zip(later.terms[:5], whole[:5], strict=True):
+        np.testing.assert_allclose(mine, theirs[20:], atol=1e-10)
+    np.testing.assert_allclose(regret_decomposition(env, agent, later, expected=True).regret.size, 30)
+    greedy = agents.make("greedy", env, episodes=50)
+    before = of.simulate(env, greedy, 10, 1)
+    with pytest.raises(of.OpoError, match="run begins at episode 11: greedy keeps no history"):
+        regret_decomposition(env, greedy, of.simulate(env, greedy, 10, 1))
+    assert before.first == 0
+
+
 def test_what_has_no_terms_is_refused():
     env = world()
     agent, run = played("greedy", env, 5)

@@ -55,8 +55,16 @@ def restored_state(rng: np.random.Generator) -> str:
         if str(fresh.state()) != before:
             raise Finding(f"{name}: a refused state changed the agent") from None
         return "refused"
-    go_on(env, fresh)
+    used_after(name, lambda: go_on(env, fresh))
     return "accepted"
+
+
+def used_after(name: str, use: Callable[[], Any]) -> None:
+    """What was accepted must work: an error later, which no longer says what was wrong, is a finding."""
+    try:
+        use()
+    except of.OpoError as error:
+        raise Finding(f"{name}: accepted, and then refused: {error}") from None
 
 
 def go_on(env: Any, agent: Any, episodes: int = 2) -> None:
@@ -89,9 +97,7 @@ def restored_run(rng: np.random.Generator) -> str:
         if str(run.state()) != before:
             raise Finding(f"{name}: a refused state changed the run") from None
         return "refused"
-    go_on(env, agent)
-    run.step()
-    run.result()
+    used_after(name, lambda: (go_on(env, agent), run.step(), run.result()))
     return "accepted"
 
 

@@ -30,8 +30,8 @@ START = 300.0
 """Seconds that an attempt may take which compiles kernels, and any attempt on a machine that is busy."""
 MEMORY = 8 << 30
 """Bytes that a process may take beside what is mapped from files."""
-SHARES = {"CALLS": 5, "FILES": 2, "STATES": 2, "COMMANDS": 1}
-"""Attempts of each group in ten of all."""
+SHARES = {"CALLS": 12, "FILES": 4, "STATES": 3, "COMMANDS": 1}
+"""Attempts of each group in twenty of all."""
 
 WORKER = """
 import os, resource, sys

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from strategies import random_model, random_policy
 
-from opo_fast.kernels import batch, chain, evaluation, occupancy, self_tuning
+from opo_fast.kernels import batch, chain, evaluation, forward, self_tuning
 from opo_fast.kernels._sync import GATE
 from opo_fast.model.layout import aligned
 
@@ -66,19 +66,19 @@ def together(monkeypatch, kernel, before, after, n):
     if n > 1 and INTERPRETED:
         # Without compilation there are no atomic operations: Python's own barrier.
         barrier = threading.Barrier(n)
-        for module in (batch, chain, evaluation, occupancy, self_tuning):
-            monkeypatch.setattr(module, "meet", lambda gate, me, n: barrier.wait(60))
+        for module in (batch, chain, evaluation, forward, self_tuning):
+            monkeypatch.setattr(module, "meet", lambda gate, me, n: barrier.wait(60) if n > 1 else None)
     gate = np.zeros(GATE, np.int64)
     with ThreadPoolExecutor(n) as pool:
         futures = [pool.submit(kernel, *before, me, n, gate, *after) for me in range(n)]
-        return [future.result(timeout=120) for future in futures]
+        return [future.result(timeout=900) for future in futures]
 
 
 def forward_scratch(mdp, n, parts):
     """d, w and private of the forward pass of one policy in `n` threads."""
     t = mdp.transitions
     d = np.full(mdp.layout.n_states + 8, np.nan)
-    w = np.full(n * occupancy.STATES * mdp.layout.n_actions if t.kind else t.most_rows, np.nan)
+    w = np.full(n * forward.STATES * mdp.layout.n_actions if t.kind else t.most_rows, np.nan)
     return d, w, np.full(parts * max(mdp.layout.layer_sizes), np.nan)
 
 

@@ -141,18 +141,71 @@ def test_blocks_as_they_come_in(dtype):
 
 
 def test_small_dense_models_are_laid_out():
-    layers, n_actions = np.array([0, 1, 3, 6]), 2
+    layers, n_actions = np.array([0, 1, 6, 15]), 2
     rng = np.random.default_rng(0)
-    blocks = [rng.dirichlet(np.ones(2), 2), rng.dirichlet(np.ones(3), 4)]
-    flat, start = np.concatenate([block.ravel() for block in blocks]), np.array([0, 4, 16])
-    data = np.empty(16)
-    assert ingest.ingest_dense(flat, start, layers, n_actions, 1e-8, data)
+    blocks = [rng.dirichlet(np.ones(5), 2), rng.dirichlet(np.ones(9), 10)]
+    flat, start = np.concatenate([block.ravel() for block in blocks]), np.array([0, 10, 100])
+    data, sums = np.empty(100), np.empty(10)
+    assert ingest.ingest_dense(flat, start, layers, n_actions, 1e-8, sums, data)
     assert data.tolist() == [*blocks[0].T.ravel(), *blocks[1].T.ravel()]
-    for value in (-0.1, np.nan, 2.0):
-        for place in (0, 3, 15):
+    for value in (-0.1, np.nan, 2.0, np.inf):
+        for place in (0, 3, 10, 18, 99):
             wrong = flat.copy()
             wrong[place] = value
-            assert not ingest.ingest_dense(wrong, start, layers, n_actions, 1e-8, data)
+            assert not ingest.ingest_dense(wrong, start, layers, n_actions, 1e-8, sums, data)
+
+
+@pytest.mark.parametrize(("n_rows", "n_next"), [(3, 4), (8, 8), (17, 19), (9, 3)])
+def test_dense_blocks_are_taken(n_rows, n_next):
+    rows = np.random.default_rng(0).dirichlet(np.ones(n_next), n_rows)
+    data, sums = np.full(n_rows * n_next + 5, np.nan), np.empty(n_rows)
+    assert ingest.take_dense(rows.ravel(), n_rows, n_next, 1e-8, sums, data, 2)
+    assert data[2:-3].tolist() == rows.T.ravel().tolist()
+    assert np.isnan(data[[0, 1, -3, -2, -1]]).all()
+    close(sums, np.ones(n_rows))
+    rows[-1, -1] += 1e-7
+    assert not ingest.take_dense(rows.ravel(), n_rows, n_next, 1e-8, sums, data, 2)
+
+
+CSR_FAULTS = {
+    "order": lambda pointer, positions, values: positions.__setitem__(slice(0, 2), [3, 1]),
+    "twice": lambda pointer, positions, values: positions.__setitem__(slice(0, 2), [1, 1]),
+    "range": lambda pointer, positions, values: positions.__setitem__(1, 5),
+    "negative position": lambda pointer, positions, values: positions.__setitem__(0, -1),
+    "negative": lambda pointer, positions, values: values.__setitem__(slice(0, 2), [-0.5, 1.5]),
+    "nan": lambda pointer, positions, values: values.__setitem__(2, np.nan),
+    "sum": lambda pointer, positions, values: values.__setitem__(3, 0.75),
+    "first pointer": lambda pointer, positions, values: pointer.__setitem__(0, 1),
+    "falling pointer": lambda pointer, positions, values: pointer.__setitem__(2, 1),
+    "far pointer": lambda pointer, positions, values: pointer.__setitem__(3, 9),
+    "short": lambda pointer, positions, values: pointer.__setitem__(3, 5),
+}
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("fault", [None, *CSR_FAULTS])
+def test_csr_blocks_are_taken(kind, fault):
+    pointer, positions = np.array([0, 2, 4, 6]), np.array([0, 3, 1, 4, 2, 3], kind)
+    values = np.array([0.25, 0.75, 0.5, 0.5, 0.125, 0.875])
+    if fault:
+        CSR_FAULTS[fault](pointer, positions, values)
+    indptr, indices, data = np.full(6, -7), np.full(9, 77, np.uint32), np.full(9, np.nan)
+    wide = int(kind is np.int64)
+    taken = ingest.take_csr(pointer, positions.view(np.uint32), wide, values, 5, 1e-8, 1, 2, indptr, indices, data)
+    assert taken == (fault is None)
+    if taken:
+        assert indptr.tolist() == [-7, 2, 4, 6, 8, -7]
+        assert indices.tolist() == [77, 77, *positions, 77]
+        assert data[2:8].tolist() == values.tolist()
+
+
+def test_numbers_of_the_unit_interval_are_taken():
+    values, out = np.array([0.0, 0.5, 1.0]), np.empty(3)
+    assert ingest.take_unit(values, out)
+    assert out.tolist() == values.tolist()
+    for wrong in (-0.1, 1.1, np.nan):
+        values[1] = wrong
+        assert not ingest.take_unit(values, out)
 
 
 # -- along a path ------------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def test_what_is_wrong_is_named():
     log = TrajectoryLog(TWO, **LOG, action_mask=[[True, True], [True, True], [True, False]])
     for options, message in (
         ({"policy": np.full((3, 2), 0.5)}, r"policy at context 0: policy: state 2 \(layer 1\), action 1: the action is masked"),
-        ({"estimators": ["ips"]}, r"estimators\[0\] is 'ips': one of dm, pdis, snpdis, dr, fqe is needed"),
+        ({"estimators": ["ips"]}, r"estimators\[0\] is 'ips': 'dm', 'pdis', 'snpdis', 'dr' or 'fqe' is needed"),
         ({"loss_class": TabularLossClass()}, "dynamics_class is missing"),
         (
             {"behavior": np.array([[1.0, 0.0], [0.5, 0.5], [1.0, 0.0]])},

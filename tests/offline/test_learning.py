@@ -141,7 +141,7 @@ def test_what_was_learned_is_saved_and_loaded(tmp_path):
 def test_refusals():
     of_world = world("random")
     log = of_world.draw(5, 0)
-    with pytest.raises(of.OpoError, match="method is 'best': one of plan, pessimistic, opo is needed"):
+    with pytest.raises(of.OpoError, match="method is 'best': 'plan', 'pessimistic' or 'opo' is needed"):
         learn_from_logs(of_world.layout, *TABLES, log, "best")
     learned = learn_from_logs(of_world.layout, *TABLES, log, "pessimistic")
     with pytest.raises(of.OpoError, match="learns from a log alone"):

@@ -24,17 +24,15 @@ from ..model.contextual import ContextualMDP, context_key
 from ..model.layered import LayeredMDP
 from ..model.operations import evaluate, occupancy, solve
 from ..model.reference import expected_next
-from ..runs.result import SimulationResult
-from .steps import Step, agent_steps, allowed_pairs, greedy_steps, history_at, optimistic_steps
+from .result import SimulationResult
+from .steps import Step, agent_steps, greedy_steps
 
 __all__ = [
     "ModelErrors",
     "RegretTerms",
-    "Step",
     "Truth",
-    "allowed_pairs",
-    "history_at",
-    "optimistic_steps",
+    "check_terms",
+    "listed",
     "regret_decomposition",
 ]
 
@@ -176,7 +174,7 @@ def regret_decomposition(
     agent : ChainAgent or Greedy
         As the run left it, or later.
     run : SimulationResult, or iterable of contexts
-        What `simulate` gave for an agent that was new; or the contexts of the agent's episodes, from the first one on.
+        What `simulate` gave; or the contexts of the agent's episodes, from its first one on.
     expected : bool
         In expectation over the contexts of `cmdp`, as the paper's terms are, instead of at the contexts that were played. They must be
         listed, with their probabilities; the work is that of all contexts in all episodes.
@@ -193,14 +191,13 @@ def regret_decomposition(
         An agent whose terms are undefined; it has played fewer episodes, or the run is another agent's: its values are not those of
         this agent's policies; contexts that are not listed.
     """
-    having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
-    if not isinstance(agent, (ChainAgent, Greedy)):
-        kind = "an agent without an optimistic estimate V^t" if isinstance(agent, BaseAgent) else f"a {type(agent).__name__}"
-        raise OpoError(f"agent is {kind}, whose terms are undefined: opo, e-uc3rl, rm-ucdd, greedy or epsilon-greedy is needed")
-    contexts = contexts_of(run)
-    if len(contexts) > agent.episode:
-        raise OpoError(f"run has {len(contexts)} episodes: the agent that played them is needed, this one has observed {agent.episode}")
-    wanted, weights = _wanted(cmdp, contexts, truth(expected, "expected"))
+    check_terms(cmdp, agent)
+    contexts, first = contexts_of(run), run.first if isinstance(run, SimulationResult) else 0
+    if first + len(contexts) > agent.episode:
+        raise OpoError(
+            f"run ends at episode {first + len(contexts)}: the agent that played it is needed, this one has observed {agent.episode}"
+        )
+    wanted, weights = _wanted(cmdp, contexts, first, truth(expected, "expected"))
     played = [context_key(context) for context in contexts]
     keys = [context_key(context) for context, _ in wanted]
     truths: dict[int, Truth] = {}
@@ -211,12 +208,17 @@ def regret_decomposition(
                 # Chains run in packs; of many contexts no more truths are kept than a pack needs.
                 truths = {which: Truth(cmdp.mdp(wanted[which][0])), **(truths if len(truths) < MOST_TRUTHS else {})}
             row = truths[which].terms(step)
-            rows[t] += weights[which] * row
-            if keys[which] == played[t]:
-                regret[t] = row[0]
+            rows[t - first] += weights[which] * row
+            if keys[which] == played[t - first]:
+                regret[t - first] = row[0]
             show(done + 1)
-    _forced(cmdp, agent, wanted, weights, rows)
-    _same_run(run, regret, first=getattr(getattr(agent, "rule", None), "forced", 0))
+    forced = max(0, (agent.rule.forced if isinstance(agent, ChainAgent) else 0) - first)
+    rows[:forced, 1:] = np.nan
+    for (context, episodes), weight in zip(wanted, weights, strict=True):
+        for t in [t for t in episodes if t < first + forced]:
+            mdp = cmdp.mdp(context)
+            rows[t - first, 0] += weight * float(evaluate(mdp, agent.forced_policy(t)).v[0] - solve(mdp).v[0])
+    _same_run(run, regret, forced)
     total, i, ii, iii, iv, *errors = rows.T.copy()
     return RegretTerms(total, i, ii, iii, iv, ModelErrors(*errors[:4]), ModelErrors(*errors[4:]))
 
@@ -237,35 +239,35 @@ def listed(cmdp: Any) -> list[tuple[Any, float]]:
     return [(context, float(p)) for context, p in zip(contexts, chances, strict=True) if p > 0]
 
 
-def _wanted(cmdp: Any, contexts: Sequence[Any], expected: bool) -> tuple[list[tuple[Any, Sequence[int]]], list[float]]:
+def check_terms(cmdp: Any, agent: Any) -> None:
+    """Refuse an environment without models, and an agent whose terms are undefined."""
+    having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
+    if not isinstance(agent, (ChainAgent, Greedy)):
+        kind = "an agent without an optimistic estimate V^t" if isinstance(agent, BaseAgent) else f"a {type(agent).__name__}"
+        raise OpoError(f"agent is {kind}, whose terms are undefined: opo, e-uc3rl, rm-ucdd, greedy or epsilon-greedy is needed")
+
+
+def _wanted(cmdp: Any, contexts: Sequence[Any], first: int, expected: bool) -> tuple[list[tuple[Any, Sequence[int]]], list[float]]:
     """Which contexts are looked at in which episodes, and their weights."""
     if expected:
         pairs = listed(cmdp)
-        return [(context, range(len(contexts))) for context, _ in pairs], [p for _, p in pairs]
+        return [(context, range(first, first + len(contexts))) for context, _ in pairs], [p for _, p in pairs]
     episodes: dict[Hashable, list[int]] = defaultdict(list)
     for t, context in enumerate(contexts):
-        episodes[context_key(context)].append(t)
-    return [(contexts[at[0]], at) for at in episodes.values()], [1.0] * len(episodes)
+        episodes[context_key(context)].append(first + t)
+    return [(contexts[at[0] - first], at) for at in episodes.values()], [1.0] * len(episodes)
 
 
 def _fits(agent: Greedy, run: Any) -> list[tuple[int, int]]:
     """The fits of each episode of a greedy planner's run: those after the episode before."""
     if not isinstance(run, SimulationResult):
         raise OpoError(f"run is a {type(run).__name__}: the SimulationResult is needed, as {agent.name} keeps no history of its fits")
+    if run.first:
+        raise OpoError(f"run begins at episode {run.first + 1}: {agent.name} keeps no history of its fits; join it to the run before (+)")
     found = list(zip(run.loss_fit.tolist(), run.dynamics_fit.tolist(), strict=True))
     if any(fit < 0 for pair in found for fit in pair):
         raise OpoError("run has no numbers of its fits: oracles whose fits are whole numbers are needed")
     return [agent.first_fits, *found[:-1]]
-
-
-def _forced(cmdp: Any, agent: Any, wanted: Sequence[tuple[Any, Sequence[int]]], weights: Sequence[float], rows: Array) -> None:
-    """Of episodes that are forced the regret alone."""
-    forced = agent.rule.forced if isinstance(agent, ChainAgent) else 0
-    rows[:forced, 1:] = np.nan
-    for (context, episodes), weight in zip(wanted, weights, strict=True):
-        for t in [t for t in episodes if t < forced]:
-            mdp = cmdp.mdp(context)
-            rows[t, 0] += weight * float(evaluate(mdp, agent.forced_policy(t)).v[0] - solve(mdp).v[0])
 
 
 def contexts_of(run: Any) -> list[Any]:

@@ -1,0 +1,360 @@
+"""The events A and B of the proof along a run, the three bonus sums, and every statement of the paper beside its probability.
+
+Section 4.2 and appendix A.2 of the paper look at a fixed context c, in episodes t >= 2, with the sums over the past policies:
+
+- A: sum_{i<t} E[ sum_h D_H^2(P^t, P*) ] > gamma, the dynamics are still inaccurate;
+- B(h, s, a): 1 + sum_{i<t} q(s, a | pi^i, P*) <= gamma', the pair is under-explored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import having, instance, items, real
+from .._support.progress import bar
+from ..agents.opo import OPO
+from ..errors import OpoError
+from ..model.contextual import ContextualMDP
+from ..model.layered import LayeredMDP
+from ..runs.decomposition import Truth, listed
+from ..runs.result import SimulationResult
+from ..runs.steps import allowed_pairs
+from .bounds import Bounds, bounds
+from .stacked import StackedSteps, constant_betas, occupancies, past_sums, stacked_steps
+
+__all__ = ["ContextEvents", "Frequency", "RunEvents", "Statement", "context_events", "event_frequencies", "run_events"]
+
+Array = npt.NDArray[Any]
+ROUNDING = 1e-9
+
+
+class ContextEvents(NamedTuple):
+    """What the proof looks at, at one context that is thought to be played in every episode t = 1, ..., T.
+
+    Attributes
+    ----------
+    true_visits, estimated_visits : ndarray, shape (T, n_states, A)
+        sum_{i<t} q(s, a | pi^i, P*) and the same under P^t.
+    squared, hellinger : ndarray, shape (T,)
+        sum_{i<t} of the expected errors E_sq^t(pi^i, c) and E_H^t(pi^i, c) (section 2.3).
+    inaccurate : ndarray of bool, shape (T,)
+        Event A.
+    under_explored : ndarray of bool, shape (T, n_states, A)
+        Event B; False at masked pairs.
+    bonuses : ndarray, shape (T, 3)
+        The expected bonus along an episode under A, under not A and B, under not A and not B; 0 in the first episode.
+    factor : ndarray, shape (T,)
+        The largest (1 + true visits) / (1 + estimated visits) over pairs with neither A nor B; NaN where there are none.
+    capped : ndarray, shape (T,)
+        The largest b_beta - (beta/2) / (1 + true visits) over pairs with B and both betas; NaN where there are none.
+    measure, measure_back : ndarray, shape (T,)
+        The largest left less right side, over the pairs, of the value change of measure and of its corollary.
+    regret, term_i, term_iii, term_iv : ndarray, shape (T,)
+    """
+
+    true_visits: Array
+    estimated_visits: Array
+    squared: Array
+    hellinger: Array
+    inaccurate: Array
+    under_explored: Array
+    bonuses: Array
+    factor: Array
+    capped: Array
+    measure: Array
+    measure_back: Array
+    regret: Array
+    term_i: Array
+    term_iii: Array
+    term_iv: Array
+
+
+def context_events(
+    truth: LayeredMDP, steps: StackedSteps, *, beta_loss: float, beta_dynamics: float, gamma: float, gamma_visits: float
+) -> ContextEvents:
+    """The events at one context.
+
+    Parameters
+    ----------
+    truth : LayeredMDP
+        The true model of the context.
+    steps : StackedSteps
+        What `stacked_steps` gives, or what another implementation computed.
+    beta_loss, beta_dynamics, gamma, gamma_visits : float
+        Above 0. That gamma and gamma' are as the paper needs them is not checked here.
+    """
+    instance(truth, "truth", LayeredMDP)
+    instance(steps, "steps", StackedSteps)
+    if steps.models[0].layout != truth.layout:
+        raise OpoError(f"steps have {steps.models[0].layout!r}: the layout of truth, {truth.layout!r}, is needed")
+    betas = real(beta_loss, "beta_loss", strict=True), real(beta_dynamics, "beta_dynamics", strict=True)
+    gamma, gamma_visits = real(gamma, "gamma", strict=True), real(gamma_visits, "gamma_visits", strict=True)
+    judge, h, allowed = Truth(truth), truth.layout.horizon, allowed_pairs(truth)
+    q = occupancies(truth, steps.policies)
+    past = past_sums(q)
+    distances = np.array([judge.distances(model)[1] for model in steps.models])
+    errors = np.array([np.square(model.losses - truth.losses) for model in steps.models])
+    hellinger, squared = ((past * parts[steps.which]).sum(axis=(1, 2)) for parts in (distances, errors))
+    inaccurate, under = hellinger > gamma, allowed & (1 + past <= gamma_visits)
+    explored = allowed & ~under & ~inaccurate[:, None, None]
+    b = q * steps.bonus
+    cases = np.stack([(b * part).sum(axis=(1, 2)) for part in (inaccurate[:, None, None], ~inaccurate[:, None, None] & under, explored)], 1)
+    cases[0] = 0.0
+    capped = np.maximum(*(mine - beta / 2 / (1 + past) for mine, beta in zip((steps.bonus_loss, steps.bonus_dynamics), betas, strict=True)))
+    total = hellinger[:, None, None]
+    there = steps.visits - (3 * past + 9 * h**2 * total), past - (3 * steps.visits + (54 * h**2 + 162 * h**4) * total)
+    value, ahead = (q * truth.losses).sum(axis=(1, 2)), np.array([judge.ahead(v) for v in steps.v])
+    omd = (judge.reach.sum(axis=1) * (steps.q * (steps.policies - judge.optimal)).sum(axis=2)).sum(axis=1)
+    return ContextEvents(
+        past,
+        steps.visits,
+        squared,
+        hellinger,
+        inaccurate,
+        under,
+        cases,
+        _largest((1 + past) / (1 + steps.visits), explored),
+        _largest(capped, under),
+        _largest(there[0], np.broadcast_to(allowed, past.shape)),
+        _largest(there[1], np.broadcast_to(allowed, past.shape)),
+        value - judge.value,
+        value - steps.v[:, 0],
+        omd,
+        (judge.reach * (steps.q - truth.losses - ahead)).sum(axis=(1, 2)),
+    )
+
+
+def _largest(values: Array, where: Array) -> Array:
+    """The largest entry of each step at the pairs `where`; NaN where there are none."""
+    found = np.where(where, values, -np.inf).max(axis=(1, 2))
+    return np.where(np.isneginf(found), np.nan, found)
+
+
+class Statement(NamedTuple):
+    """A statement of the paper about a run: left <= right with at least some probability.
+
+    Attributes
+    ----------
+    source : str
+    left, right : float
+    probability : float
+        1 where it holds in every run.
+    """
+
+    source: str
+    left: float
+    right: float
+    probability: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it held in this run, up to rounding; where there is nothing to compare it did."""
+        return not self.left > self.right + ROUNDING * (1 + abs(self.right))
+
+
+@dataclass(frozen=True, eq=False)
+class RunEvents:
+    """The events of a run, at all contexts, and the statements of the paper about it.
+
+    Attributes
+    ----------
+    contexts : tuple
+    probabilities : ndarray, shape (n,)
+    each : tuple of ContextEvents
+    bounds : Bounds
+        At the agent's parameters.
+    delta, gamma, gamma_visits : float
+    played : float
+        The regret of the run at the contexts that were played.
+    pairs : int
+        Allowed pairs of a state and an action.
+    """
+
+    contexts: tuple[Any, ...]
+    probabilities: Array
+    each: tuple[ContextEvents, ...]
+    bounds: Bounds
+    delta: float
+    gamma: float
+    gamma_visits: float
+    played: float
+    pairs: int
+
+    def expected(self, name: str) -> Array:
+        """A column of `ContextEvents` in expectation over the contexts, with the episode as first axis."""
+        parts = [getattr(events, name) for events in self.each]
+        return np.asarray(sum(p * np.asarray(part, np.float64) for p, part in zip(self.probabilities, parts, strict=True)))
+
+    def columns(self) -> dict[str, Array]:
+        """For each episode, in expectation over the contexts: shape (T,) each.
+
+        The errors of the fits, the probability of A and the mean share of the pairs with B, the three bonus sums, regret and terms.
+        """
+        found = {name: self.expected(name) for name in ("squared", "hellinger", "inaccurate")}
+        found["under_explored"] = self.expected("under_explored").sum(axis=(1, 2)) / self.pairs
+        found |= {f"bonus_case_{i + 1}": self.expected("bonuses")[:, i] for i in range(3)}
+        return found | {name: self.expected(name) for name in ("regret", "term_i", "term_iii", "term_iv")}
+
+    def worst(self, name: str) -> float:
+        """The largest entry of a column over contexts and episodes t >= 2; -infinity where there is none."""
+        found = np.concatenate([getattr(events, name)[1:] for events in self.each])
+        return float(np.max(found, initial=-np.inf, where=~np.isnan(found)))
+
+    def statements(self) -> dict[str, Statement]:
+        """Every statement of the paper with what the run has on its left side, in the order of the proof."""
+        delta, bound, steps = self.delta, self.bounds, len(self.each[0].regret)
+        cases, hellinger = self.expected("bonuses").sum(axis=0), self.expected("hellinger")
+        terms = {name: float(self.expected(name).sum()) for name in ("term_i", "term_iii", "term_iv", "regret")}
+        horizon = bound.trivial / steps
+        markov = max(float(np.max(events.inaccurate - events.hellinger / self.gamma)) for events in self.each)
+        errors = bound.term_iv - horizon * (horizon + 1)
+        by_errors, with_bonuses = (horizon + 2 * horizon**2) / self.gamma * hellinger.sum(), horizon + errors + 2 * float(cases.sum())
+        quarter, azuma = 1 - delta / 4, bound.regret_tight - bound.expected
+        say = Statement
+        return {
+            "squared": say("corollary, errors of the loss fits", float(self.expected("squared").max()), bound.squared, 1 - delta / 8),
+            "hellinger": say("corollary, errors of the dynamics fits", float(hellinger.max()), bound.hellinger, 1 - delta / 8),
+            "measure": say("lemma (value change of measure), per pair", self.worst("measure"), 0.0, 1.0),
+            "measure back": say("corollary to it, per pair", self.worst("measure_back"), 0.0, 1.0),
+            "markov": say("observation: indicator of A", markov, 0.0, 1.0),
+            "capped": say("claim: bonuses under B, per pair", self.worst("capped"), 0.0, 1.0),
+            "factor 6": say("lemma: visits under not A and not B, per pair", self.worst("factor"), 6.0, 1.0),
+            "case 1": say("lemma (case 1), by the errors of the fits", cases[0], by_errors, 1.0),
+            "case 1, guaranteed": say("lemma (case 1), by the oracle's guarantee", cases[0], bound.inaccurate, quarter),
+            "case 2": say("lemma (case 2)", cases[1], bound.under_explored, 1.0),
+            "case 3": say("lemma (case 3)", cases[2], bound.explored, 1.0),
+            "bonus": say("lemma (bonus bound)", float(cases.sum()), bound.bonus_lemma, quarter),
+            "term i": say("lemma (term i), with the bonuses of the run", terms["term_i"], with_bonuses, quarter),
+            "term i, bonus": say("lemmas (term i) and (bonus bound)", terms["term_i"], bound.term_i, 1 - delta / 2),
+            "term iii": say("lemma (term iii)", terms["term_iii"], bound.term_iii, 1.0),
+            "term iv": say("lemma (term iv)", terms["term_iv"], bound.term_iv, quarter),
+            "expected": say("theorem, first line: E[regret]", terms["regret"], bound.expected, 1 - 3 * delta / 4),
+            "lemmas": say("sum of the lemmas: E[regret]", terms["regret"], bound.expected_from_lemmas, 1 - 3 * delta / 4),
+            "balanced": say("theorem, balanced line: E[regret]", terms["regret"], bound.expected_balanced, 1 - 3 * delta / 4),
+            "azuma": say("corollary: regret against E[regret]", abs(self.played - terms["regret"]), azuma, quarter),
+            "regret, first line": say("theorem, first line: regret", self.played, bound.regret_tight, 1 - delta),
+            "regret, lemmas": say("sum of the lemmas: regret", self.played, bound.regret_from_lemmas, 1 - delta),
+            "regret": say("theorem: regret", self.played, bound.regret, 1 - delta),
+            "trivial": say("H T", self.played, bound.trivial, 1.0),
+        }
+
+
+def run_events(
+    cmdp: ContextualMDP,
+    agent: OPO,
+    run: SimulationResult,
+    *,
+    delta: float = 0.05,
+    gamma: float | None = None,
+    gamma_visits: float | None = None,
+    progress: bool | None = None,
+) -> RunEvents:
+    """The events A and B along a run of OPO at every context, and the paper's statements about it.
+
+    Parameters
+    ----------
+    cmdp : ContextualMDP
+        With its contexts and their probabilities listed.
+    agent : OPO
+        As the run left it. Self-tuning OPO must have been given the number of episodes, so that its betas are constant; term (iii) is
+        then bounded by twice its mixability gaps.
+    run : SimulationResult
+    delta, gamma, gamma_visits : float
+        As in `bounds`.
+    progress : bool, optional
+        A bar on standard error. Default: on a terminal, once two seconds have passed.
+
+    Returns
+    -------
+    RunEvents
+
+    Raises
+    ------
+    OpoError
+        Contexts that are not listed, another agent, or thresholds that the lemmas do not allow.
+    """
+    having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
+    instance(agent, "agent", OPO)
+    instance(run, "run", SimulationResult)
+    if run.first or run.episodes != agent.episode:
+        raise OpoError(
+            f"run has the episodes from {run.first + 1} to {run.first + run.episodes}: all {agent.episode} of the agent are needed"
+        )
+    pairs, t = listed(cmdp), run.episodes
+    beta_loss, beta_dynamics = constant_betas(agent, t)
+    least = min(beta_loss, beta_dynamics)
+    gamma_visits = least / 2 if gamma_visits is None else gamma_visits
+    gamma = gamma_visits / (432 * cmdp.layout.horizon**4) if gamma is None else gamma
+    given: dict[str, Any] = {"eta": agent.eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics}
+    if agent.rule.hedged:
+        given["term_iii"] = sum(p * agent.diagnostics(context, full=False).hedge_bound for context, p in pairs)
+    stated = bounds(cmdp.layout, t, **agent.class_sizes, delta=delta, **given, gamma=gamma, gamma_visits=gamma_visits)
+    each = []
+    with bar("events of the proof", len(pairs), progress) as show:
+        contexts = [context for context, _ in pairs]
+        for context, steps in zip(contexts, stacked_steps(agent, contexts, t), strict=True):
+            parameters = {"beta_loss": beta_loss, "beta_dynamics": beta_dynamics, "gamma": gamma, "gamma_visits": gamma_visits}
+            each.append(context_events(cmdp.mdp(context), steps, **parameters))
+            show(len(each))
+    weights, allowed = np.array([p for _, p in pairs]), int(allowed_pairs(cmdp.mdp(contexts[0])).sum())
+    return RunEvents(tuple(contexts), weights, tuple(each), stated, delta, gamma, gamma_visits, float(run.regret.sum()), allowed)
+
+
+class Frequency(NamedTuple):
+    """How often a statement held over runs of different seeds.
+
+    Attributes
+    ----------
+    source : str
+    held, runs : int
+    probability : float
+        What the paper says at least.
+    low, high : float
+        95 % Clopper-Pearson interval of the frequency.
+    tightest : float
+        The largest left side less its right side.
+    share : float
+        The largest left side divided by its right side; NaN where a right side is 0.
+    """
+
+    source: str
+    held: int
+    runs: int
+    probability: float
+    low: float
+    high: float
+    tightest: float
+    share: float
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the paper may be right: a certain statement held in each run, of the others the interval reaches its probability."""
+        return self.held == self.runs if self.probability == 1.0 else self.high >= self.probability
+
+
+def event_frequencies(runs: Iterable[dict[str, Statement]]) -> dict[str, Frequency]:
+    """Frequencies of the statements over runs.
+
+    Parameters
+    ----------
+    runs : iterable of dict
+        What `RunEvents.statements` gives, one for each seed.
+    """
+    from scipy import stats
+
+    found = items(runs, "runs", "dicts of statements", some=True)
+    result = {}
+    for name, first in found[0].items():
+        mine = [one[name] for one in found]
+        held = sum(statement.holds for statement in mine)
+        low, high = stats.binomtest(held, len(mine)).proportion_ci(0.95, method="exact")
+        gaps = [s.left - s.right for s in mine]
+        shares = [s.left / s.right if s.right else math.nan for s in mine]
+        result[name] = Frequency(first.source, held, len(mine), first.probability, float(low), float(high), max(gaps), max(shares))
+    return result

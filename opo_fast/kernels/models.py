@@ -1,0 +1,68 @@
+"""Many models of one layout and mask: the operations on one after the other, without going back to Python in between.
+
+A *table* has a line of `TABLE` numbers for each model: kind; address and size of data, row pointers and positions; address of
+the blocks; parts of a CSR layer; address of the losses. The arrays of the first model stand for the types of all.
+"""
+
+from __future__ import annotations
+
+from ._arguments import Model
+from ._jit import inlined, kernel
+from ._simd import view
+from .evaluation import backward_sweep
+from .forward import STATES, visit_sweep
+
+__all__ = ["TABLE", "backward_models", "visit_models"]
+
+TABLE = 10
+
+
+@inlined
+def _model(table, i, data, indptr, indices, block, layers, rows):
+    """The model of a line."""
+    return Model(
+        table[i, 0],
+        view(table[i, 1], table[i, 2], data),
+        view(table[i, 3], table[i, 4], indptr),
+        view(table[i, 5], table[i, 6], indices),
+        view(table[i, 7], block.size, block),
+        layers,
+        rows,
+    )
+
+
+@kernel
+def backward_models(
+    table, data, indptr, indices, block, losses, layers, rows, me, n, gate, which, width, keep, greedy, policies, tolerance, q, v
+):  # fmt: skip
+    """`backward_sweep` of each model: what thread `me` of `n` does. Model i has line which[i] of q, v and, where there are more
+    than one or with `greedy`, policies. Without `keep` q has a line for each thread."""
+    fault = 0
+    count = table.shape[0]
+    for i in range(count * me // n, count * (me + 1) // n):
+        m = _model(table, i, data, indptr, indices, block, layers, rows)
+        at = which[i]
+        policy = policies[at if policies.shape[0] > 1 else 0]
+        chunk = STATES if m.kind == 1 else v.shape[1]
+        fault += backward_sweep(
+            m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, 0, 1, gate, chunk, width, keep, greedy,
+            view(table[i, 9], rows[layers[block.size]], losses), policy, tolerance, q[at if keep else me], v[at],
+        )  # fmt: skip
+    return fault
+
+
+@kernel
+def visit_models(
+    table, data, indptr, indices, block, losses, layers, rows, me, n, gate, which, width, policies, tolerance, d, w, private, visits
+):  # fmt: skip
+    """`visit_sweep` of each model, in the same way; d, w and private have a line for each thread."""
+    fault = 0
+    count = table.shape[0]
+    for i in range(count * me // n, count * (me + 1) // n):
+        m = _model(table, i, data, indptr, indices, block, layers, rows)
+        at = which[i]
+        fault += visit_sweep(
+            m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, 0, 1, gate, table[i, 8], width, policies,
+            at if policies.shape[0] > 1 else 0, tolerance, d[me], w[me], visits[at], private[me],
+        )  # fmt: skip
+    return fault

@@ -1,0 +1,207 @@
+"""The operations on one model for code that is compiled by others: see `opo_fast.kernels`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._arguments import Lines, Optimism, Pass, Rule, Step, Team
+from ._jit import KEY, brief, kernel
+from ._simd import vector
+from .chain import backup
+from .evaluation import backward_sweep
+from .forward import STATES, visit
+
+__all__ = ["VERSION", "ModelArrays", "arrays", "chain_step", "evaluate", "occupancy", "solve", "work_size"]
+
+VERSION = np.zeros(0, [(KEY.replace(" ", "_") or "interpreted", "u1")])
+"""A value without content whose type names the sources of the kernels: whoever takes it as an argument depends on them."""
+VERSION.flags.writeable = False
+
+
+class ModelArrays(NamedTuple):
+    """A model as compiled code gets it; made by `arrays`.
+
+    Attributes
+    ----------
+    kind : int
+        0 for dense transitions, 1 for CSR.
+    data, indptr, indices, block, layers, rows : ndarray
+        Layout and transitions, read-only (the *model arguments* of `opo_fast.kernels`). A *row* is a pair that the action mask
+        allows; rows ``rows[s]`` to ``rows[s + 1]`` are those of state s, states ``layers[h]`` to ``layers[h + 1]`` those of
+        layer h.
+    losses : ndarray, shape (n_rows,)
+        Losses of the rows, read-only.
+    width, parts : int
+        How sums are ordered: a matter of shape.
+    version : ndarray
+        `VERSION`.
+    """
+
+    kind: Any
+    data: Any
+    indptr: Any
+    indices: Any
+    block: Any
+    layers: Any
+    rows: Any
+    losses: Any
+    width: Any
+    parts: Any
+    version: Any
+
+
+def arrays(mdp: Any) -> ModelArrays:
+    """The arrays of an `opo_fast.LayeredMDP`, which they share: keep the model as long as they are in use.
+
+    Parameters
+    ----------
+    mdp : LayeredMDP
+
+    Returns
+    -------
+    ModelArrays
+    """
+    t = mdp.transitions
+    return ModelArrays(*t.arguments, mdp.row_losses, t.width, t.parts, VERSION)
+
+
+@brief
+def _most_rows(model):
+    """Rows of the largest layer."""
+    most = 0
+    for h in range(model.block.size):
+        most = max(most, model.rows[model.layers[h + 1]] - model.rows[model.layers[h]])
+    return most
+
+
+@brief
+def _most_states(model):
+    """States of the largest layer."""
+    most = 0
+    for h in range(model.block.size):
+        most = max(most, model.layers[h + 1] - model.layers[h])
+    return most
+
+
+@brief
+def work_size(model):
+    """Length of the vector `work` that `occupancy` and `chain_step` need, one for each thread."""
+    # Occupancy of states and a vector beyond, halves of beta_dynamics, parts of a CSR layer; weights and two lines of rows.
+    states = model.layers[model.block.size] + 8 + model.block.size
+    if model.kind == 1:
+        states += model.parts * _most_states(model)
+    return states + 3 * _most_rows(model)
+
+
+@kernel
+def evaluate(model, policy, q, v):
+    """Q and V of a policy.
+
+    Parameters
+    ----------
+    model : ModelArrays
+    policy : ndarray, shape (n_rows,)
+    q : ndarray, shape (n_rows,)
+        Filled.
+    v : ndarray, shape (n_states,)
+        Filled.
+    """
+    vector(policy)
+    vector(q)
+    vector(v)
+    chunk = STATES if model.kind == 1 else v.size
+    backward_sweep(
+        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
+        model.width, 1, 0, model.losses, policy, -1.0, q, v,
+    )  # fmt: skip
+
+
+@kernel
+def solve(model, q, v, policy):
+    """The optimum by backward induction.
+
+    Parameters
+    ----------
+    model : ModelArrays
+    q, v, policy : ndarray
+        Filled, as `evaluate` fills them; `policy` is 1 at the first row of each state that has the least Q, and 0 elsewhere.
+    """
+    vector(q)
+    vector(v)
+    vector(policy)
+    chunk = STATES if model.kind == 1 else v.size
+    backward_sweep(
+        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
+        model.width, 1, 1, model.losses, policy, -1.0, q, v,
+    )  # fmt: skip
+
+
+@kernel
+def _visit(model, policy, visits, work):
+    """Add the occupancy of `policy` to `visits`."""
+    d_end = model.layers[model.block.size] + 8
+    w_end = d_end + _most_rows(model)
+    team = Team(0, 1, model.layers)
+    visit(model, team, Pass(model.parts, model.width, work[:d_end], work[d_end:w_end], work[w_end:]), policy, -1.0, visits)
+
+
+@kernel
+def occupancy(model, policy, out, work):
+    """Occupancy of the rows under a policy.
+
+    Parameters
+    ----------
+    model : ModelArrays
+    policy : ndarray, shape (n_rows,)
+    out : ndarray, shape (n_rows,)
+        Filled.
+    work : ndarray, shape (work_size(model),)
+        Overwritten.
+    """
+    vector(policy)
+    vector(out)
+    vector(work)
+    out[:] = 0.0
+    _visit(model, policy, out, work)
+
+
+@kernel
+def chain_step(model, eta, beta_loss, beta_dynamics, policy, sum_q, visits, following, v, work):
+    """One step of Algorithm 1 at one context, from pi^k to pi^{k+1}.
+
+    Parameters
+    ----------
+    model : ModelArrays
+        f^k and P^k.
+    eta, beta_loss, beta_dynamics : float
+    policy : ndarray, shape (n_rows,)
+        pi^k.
+    sum_q : ndarray, shape (n_rows,)
+        Sums of Q^1, ..., Q^{k-1}; Q^k is added.
+    visits : ndarray, shape (n_rows,)
+        Sums of the occupancies of pi^1, ..., pi^{k-1} under P^k; that of pi^k is added.
+    following : ndarray, shape (n_rows,)
+        Filled with pi^{k+1}; not `policy` itself.
+    v : ndarray, shape (n_states,)
+        Filled with the values of the step.
+    work : ndarray, shape (work_size(model),)
+        Overwritten.
+    """
+    vector(policy)
+    vector(sum_q)
+    vector(visits)
+    vector(following)
+    vector(v)
+    vector(work)
+    horizon = model.block.size
+    most = _most_rows(model)
+    half_dynamics = work[:horizon]
+    half_dynamics[:] = 0.5 * beta_dynamics
+    rule = Rule(0.5 * beta_loss, half_dynamics, 2.0 * horizon, eta)
+    chunk = STATES if model.kind == 1 else v.size
+    lines = Lines(chunk, model.width, work[horizon : horizon + most], work[horizon + most : horizon + 2 * most])
+    step = Step(policy, following, sum_q, v)
+    backup(model, Team(0, 1, model.layers), Optimism(model.losses, visits, rule), 0, step, lines)
+    _visit(model, policy, visits, work)

@@ -1,0 +1,269 @@
+"""The public operations on many policies, many models, or pairs of both, in one call of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import instance, tolerance_of
+from .._support.threads import run_together
+from ..errors import OpoError
+from ..kernels import many, models
+from ..kernels import weights as weight_kernels
+from . import reference
+from .arguments import UNCHECKED, Backend, check_mdp, checked_policy, to_fill
+from .layered import LayeredMDP
+from .layout import Layout, aligned
+from .reference import Evaluation, Solution
+from .transitions import CSR, Transitions
+from .updatable import UpdatableMDP
+
+__all__ = ["checked_policies", "evaluate", "is_batch", "occupancy", "solve"]
+
+Array = npt.NDArray[Any]
+
+_WORTH = 1 << 16
+"""Multiplications for each further thread."""
+
+
+def is_batch(mdp: Any, policy: Array | None) -> bool:
+    """Whether these are many models, or many policies under one."""
+    return isinstance(mdp, list | tuple) or (policy is not None and policy.ndim == 3)
+
+
+def occupancy(mdp: Any, policy: Array, out: Any, backend: Backend) -> Array:
+    """See `operations.occupancy`."""
+    mdps = _models(mdp)
+    t, policies, tolerance = _policies(mdps, policy)
+    count = max(len(mdps), len(policies))
+    full = to_fill(out, "out", (count, *t.layout.shape), policies)
+    if backend == "numpy":
+        for i in range(count):
+            full[i] = reference.occupancy(_one(mdps, i), _full(t, _one(policies, i)))
+        return full
+    lines = full.reshape(count, -1)
+    if len(mdps) > 1 or count == 1:
+        lines[...] = 0.0
+        fault = _visit_models(mdps, policies, tolerance, lines)
+    else:
+        fault = _visit_policies(t, policies, tolerance, lines)
+    if fault:
+        checked_policies(policy if policy.ndim == 3 else policy[None], t.layout, t.action_mask)
+    _expand(t, lines)
+    return full
+
+
+def evaluate(mdp: Any, policy: Array, returns: str, out: Any, backend: Backend) -> Evaluation | Array:
+    """See `operations.evaluate`."""
+    mdps = _models(mdp)
+    t, policies, tolerance = _policies(mdps, policy)
+    count = max(len(mdps), len(policies))
+    q, v = _values(t, count, returns, out, policies)
+    if backend == "numpy":
+        for i in range(count):
+            found = reference.evaluate(_one(mdps, i), _full(t, _one(policies, i)))
+            v[i] = found.v
+            if q is not None:
+                q[i] = found.q
+        return _result(q, v, returns)
+    lines = None if q is None else q.reshape(count, -1)
+    if len(mdps) > 1 or count == 1:
+        fault = _back_models(mdps, policies, tolerance, lines, v, greedy=0)
+    else:
+        fault = _back_policies(mdps[0], policies, tolerance, lines, v)
+    if fault:
+        checked_policies(policy if policy.ndim == 3 else policy[None], t.layout, t.action_mask)
+    _expand(t, lines)
+    return _result(q, v, returns)
+
+
+def solve(mdp: Any, returns: str, out: Any, backend: Backend) -> Solution | Array:
+    """See `operations.solve`."""
+    mdps = _models(mdp)
+    t, count = mdps[0].transitions, len(mdps)
+    q, v = _values(t, count, returns, out)
+    policy = None if q is None else to_fill(None if out is None else out[2], "out[2]", q.shape, q, v)
+    if backend == "numpy":
+        for i, one in enumerate(mdps):
+            found = reference.solve(one)
+            v[i] = found.v
+            if q is not None and policy is not None:
+                q[i], policy[i] = found.q, found.policy
+    else:
+        lines = None if q is None else q.reshape(count, -1)
+        chosen = np.empty((1, 1)) if policy is None else policy.reshape(count, -1)
+        _back_models(mdps, chosen, UNCHECKED, lines, v, greedy=1)
+        _expand(t, lines)
+        _expand(t, None if policy is None else chosen)
+    if q is None or policy is None:
+        return v if returns == "v" else v[:, 0].copy()
+    return Solution(q, v, policy)
+
+
+# -- what is given and what is returned ------------------------------------------------------------------------------------
+
+
+def _models(mdp: Any) -> list[LayeredMDP | UpdatableMDP]:
+    """The models of a call, of one layout and mask."""
+    mdps = list(mdp) if isinstance(mdp, list | tuple) else [mdp]
+    if not mdps:
+        raise OpoError("mdp is empty: at least one model is needed")
+    for i, one in enumerate(mdps):
+        instance(one, f"mdp[{i}]" if isinstance(mdp, list | tuple) else "mdp", LayeredMDP, UpdatableMDP)
+        check_mdp(one)
+        if one.layout is not mdps[0].layout and one.layout != mdps[0].layout:
+            raise OpoError(f"mdp[{i}] has another layout than mdp[0]: {one.layout!r} instead of {mdps[0].layout!r}")
+        mine, first = one.action_mask, mdps[0].action_mask
+        if mine is not first and (mine is None or first is None or not np.array_equal(mine, first)):
+            raise OpoError(f"mdp[{i}] has another action mask than mdp[0]")
+    return mdps
+
+
+def _one(items: Any, i: int) -> Any:
+    return items[i if len(items) > 1 else 0]
+
+
+def checked_policies(array: Array, layout: Layout | None, mask: Array | None) -> Array:
+    """`array` (B, n, A) as valid contiguous float64 policies."""
+    checked = []
+    for i, one in enumerate(array):
+        try:
+            checked.append(checked_policy(one, layout, mask))
+        except OpoError as error:
+            raise OpoError(str(error).replace("policy", f"policy[{i}]", 1)) from None
+    plain = np.ascontiguousarray(array, np.float64)
+    return plain if plain.flags.writeable else plain.copy()
+
+
+def _policies(mdps: Sequence[Any], policy: Array) -> tuple[Transitions, Array, float]:
+    """Layout and mask; the policies (B or 1, n_rows); and the tolerance at which the kernel is to check them."""
+    t = mdps[0].transitions
+    if policy.ndim not in (2, 3) or policy.shape[-2:] != t.layout.shape or policy.shape[0] == 0:
+        raise OpoError(f"policy has shape {policy.shape}: {t.layout.shape} or (B, {t.layout.n_states}, {t.layout.n_actions}) is needed")
+    array = policy if policy.ndim == 3 else policy[None]
+    if len(mdps) > 1 and len(array) not in (1, len(mdps)):
+        raise OpoError(f"policy has shape {policy.shape}: one policy, or one for each of the {len(mdps)} models, is needed")
+    if t.pairs is not None:
+        return t, np.take(checked_policies(array, t.layout, t.action_mask).reshape(len(array), -1), t.pairs, axis=1), UNCHECKED
+    plain = np.ascontiguousarray(array, np.float64)
+    if not plain.flags.writeable:
+        plain = plain.copy()
+    return t, plain.reshape(len(array), -1), tolerance_of(policy.dtype)
+
+
+def _full(t: Transitions, rows: Array) -> Array:
+    return checked_policy(t.scatter(rows), t.layout, t.action_mask)
+
+
+def _values(t: Transitions, count: int, returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
+    """Arrays for Q, if it is to be kept, and V."""
+    shape = (count, t.layout.n_states)
+    if returns != "all":
+        return None, to_fill(out, "out", shape, *inputs)
+    q = to_fill(None if out is None else out[0], "out[0]", (count, *t.layout.shape), *inputs)
+    return q, to_fill(None if out is None else out[1], "out[1]", shape, q, *inputs)
+
+
+def _result(q: Array | None, v: Array, returns: str) -> Evaluation | Array:
+    if q is not None:
+        return Evaluation(q, v)
+    return v if returns == "v" else v[:, 0].copy()
+
+
+def _expand(t: Transitions, lines: Array | None) -> None:
+    if t.pairs is not None and lines is not None:
+        for line in lines:
+            weight_kernels.expand_rows(t.pairs, line)
+
+
+# -- many policies, one model ----------------------------------------------------------------------------------------------
+
+
+def _threads(groups: int, work: int) -> int:
+    return min(groups, max(1, work // _WORTH), 64)
+
+
+def _back_policies(mdp: Any, policies: Array, tolerance: float, lines: Array | None, v: Array) -> bool:
+    t, count = mdp.transitions, len(policies)
+    most, work = max(t.layout.layer_sizes), count * t.n_transitions
+    stride = 0 if lines is None else lines.shape[1]
+    if t.kind == CSR:
+        groups = -(-count // many.WIDE)
+        threads, chunk = _threads(groups, work), 32
+        q = aligned(threads * many.WIDE * chunk * t.layout.n_actions) if lines is None else lines.reshape(-1)
+        room = aligned(threads * many.WIDE * (2 * most + 8))
+        after: tuple[Any, ...] = (chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v, room)
+        return run_together(many.evaluate_csr, t.arguments, after, threads, work)
+    groups = -(-count // many.NARROW)
+    threads = _threads(groups, work)
+    # Rows of eight states at least, and otherwise as many as the second-level cache holds.
+    chunk = max(8, (1 << 14) // (t.layout.n_actions * most) // 8 * 8)
+    rows = min(chunk, most) * t.layout.n_actions + 8
+    q = aligned(threads * many.NARROW * rows) if lines is None else lines.reshape(-1)
+    panel, packed = aligned(threads * rows * most), aligned(groups * many.NARROW * most)
+    after = (chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v, panel, packed, aligned(64 * threads))
+    return run_together(many.evaluate_dense, t.arguments, after, threads, work)
+
+
+def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Array) -> bool:
+    count, most = len(policies), max(t.layout.layer_sizes)
+    work = count * t.n_transitions
+    if t.kind == CSR:
+        threads = _threads(-(-count // 8), work)
+        d, w, private = aligned(16 * most * threads), aligned(8 * t.most_rows * threads), aligned(8 * most * t.parts * threads)
+        after: tuple[Any, ...] = (t.parts, t.width, lines.shape[1], policies, tolerance, d, w, private, lines.reshape(-1))
+        return run_together(many.occupancy_csr, t.arguments, after, threads, work)
+    threads = _threads(-(-count // many.PANEL), work)
+    width = -(-(t.most_rows + 8) // 8) * 8
+    d = np.empty((threads * many.PANEL, t.layout.n_states + 8))
+    after = (t.width, policies, tolerance, d, aligned(threads * many.PANEL * width), aligned(threads * 64 * many.PANEL), lines)
+    return run_together(many.occupancy_dense, t.arguments, after, threads, work)
+
+
+# -- many models -----------------------------------------------------------------------------------------------------------
+
+
+def _table(mdps: Sequence[Any]) -> tuple[Any, ...]:
+    """Where the arrays of the models are, a line for each; and what they have in common."""
+    t = mdps[0].transitions
+    table = np.array([one.transitions.places + one.loss_place for one in mdps], np.int64)
+    return table, t.data, t.indptr, t.indices, t.block, mdps[0].row_losses, t.layout.offsets, t.rows
+
+
+def _back_models(mdps: Sequence[Any], policies: Array, tolerance: float, lines: Array | None, v: Array, *, greedy: int) -> bool:
+    """Groups of models whose numbers are of one type."""
+    fault = False
+    for which in _by_dtype(mdps):
+        some = [mdps[i] for i in which]
+        t, work = some[0].transitions, sum(one.transitions.n_transitions for one in some)
+        threads = _threads(len(some), work)
+        keep = lines is not None
+        q = np.empty((threads, max(256 * t.layout.n_actions, t.most_rows))) if lines is None else lines
+        after = (np.array(which), t.width, int(keep), greedy, policies, tolerance, q, v)
+        fault |= run_together(models.backward_models, _table(some), after, threads, work)
+    return fault
+
+
+def _visit_models(mdps: Sequence[Any], policies: Array, tolerance: float, lines: Array) -> bool:
+    fault = False
+    for which in _by_dtype(mdps):
+        some = [mdps[i] for i in which]
+        t, work = some[0].transitions, sum(one.transitions.n_transitions for one in some)
+        threads = _threads(len(some), work)
+        parts = max(one.transitions.parts for one in some)
+        d = np.empty((threads, t.layout.n_states + 8))
+        w = np.empty((threads, max(t.most_rows, 256 * t.layout.n_actions)))
+        private = np.empty((threads, parts * max(t.layout.layer_sizes)))
+        after = (np.array(which), t.width, policies, tolerance, d, w, private, lines)
+        fault |= run_together(models.visit_models, _table(some), after, threads, work)
+    return fault
+
+
+def _by_dtype(mdps: Sequence[Any]) -> list[list[int]]:
+    groups: dict[Any, list[int]] = {}
+    for i, one in enumerate(mdps):
+        groups.setdefault(one.transitions.dtype, []).append(i)
+    return list(groups.values())

@@ -1,0 +1,48 @@
+"""Working arrays of the passes over one dynamics, which calls leave for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels.forward import STATES
+from .layout import aligned
+from .transitions import Transitions
+
+__all__ = ["Scratch", "borrowed", "chunk_of"]
+
+Array = npt.NDArray[Any]
+
+
+def chunk_of(t: Transitions) -> int:
+    """States that are backed up at a time; a dense block is read in whole lines."""
+    return STATES if t.kind else t.layout.n_states
+
+
+class Scratch:
+    """Working arrays of one policy's pass through one dynamics."""
+
+    __slots__ = ("d", "private", "rows", "w")
+
+    def __init__(self, t: Transitions) -> None:
+        self.d = np.empty(t.layout.n_states + 8)
+        self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
+        self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
+        self.rows = None if t.pairs is None else np.empty(t.n_rows)
+
+
+@contextmanager
+def borrowed(t: Transitions) -> Iterator[Scratch]:
+    """Working arrays that no other call uses at the same time."""
+    try:
+        scratch = t.scratch.pop()
+    except IndexError:
+        scratch = Scratch(t)
+    try:
+        yield scratch
+    finally:
+        t.scratch.append(scratch)

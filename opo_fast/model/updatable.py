@@ -1,0 +1,163 @@
+"""Models whose numbers change: new ones are written into the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from .._support.checks import FLOAT64, as_real, read_only
+from ..errors import OpoError
+from ..kernels.ingest import take_unit
+from .blocks import CSR, DENSE, layer_list
+from .layered import LayeredMDP
+from .layout import Layout, as_losses
+from .sparse import as_block
+from .transitions import Transitions
+
+__all__ = ["UpdatableMDP"]
+
+Array = npt.NDArray[Any]
+
+
+class UpdatableMDP:
+    """A layered MDP whose losses and transitions can be replaced, without making it anew.
+
+    It stands in the place of a `LayeredMDP` in `evaluate`, `solve`, `occupancy`, `rollout` and `opo_fast.kernels.arrays`.
+    Whatever keeps models and tells them apart by identity (policy chains, agents, contexts) takes a `LayeredMDP` only.
+
+    Parameters
+    ----------
+    layout, losses, transitions, action_mask, dtype
+        As for `LayeredMDP`; all are copied.
+
+    Notes
+    -----
+    Nobody else holds the memory that kernels follow positions in. An update reads what it is given once, checks it on the way
+    and keeps what it checked.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        losses: npt.ArrayLike,
+        transitions: Any,
+        action_mask: npt.ArrayLike | None = None,
+        *,
+        dtype: npt.DTypeLike = np.float64,
+    ) -> None:
+        if isinstance(transitions, Transitions):
+            raise OpoError("transitions are opo_fast.Transitions, which others may share: their arrays() are needed")
+        model = LayeredMDP(layout, losses, transitions, action_mask, dtype=dtype)
+        self.layout, self.transitions = layout, model.transitions
+        vars(self.transitions)["changing"] = True
+        self._storage, self._places = _storage(self.transitions)
+        self._losses = np.array(model.losses)
+        self._row_losses = self._losses.reshape(-1) if self.transitions.pairs is None else np.array(model.row_losses)
+        self.losses, self.row_losses = read_only(self._losses), read_only(self._row_losses)
+        self.loss_place = (self._row_losses.ctypes.data,)
+        self._fault = ""
+
+    @property
+    def action_mask(self) -> Array | None:
+        """Allowed pairs (n_states, A), or None where all are."""
+        return self.transitions.action_mask
+
+    def uniform_policy(self) -> Array:
+        """The policy (n_states, A) that is uniform over the allowed actions of each state."""
+        return LayeredMDP.uniform_policy(self)  # type: ignore[arg-type]
+
+    def update(self, losses: npt.ArrayLike | None = None, transitions: Sequence[Any] | None = None) -> None:
+        """Replace the losses, the transitions, or both.
+
+        Parameters
+        ----------
+        losses : array_like, shape (n_states, A), optional
+            Mean losses, each in [0, 1].
+        transitions : sequence of H-1 arrays, optional
+            Dense or sparse as at the beginning; sparse ones have as many stored entries in each layer as before, in any place.
+            Layers that shared an array share one.
+
+        Raises
+        ------
+        OpoError
+            As for `LayeredMDP`. The model then holds parts of both and is refused until an update of the same arguments succeeds.
+        """
+        fault, self._fault = self._fault, "its last update failed"
+        if losses is not None:
+            self._update_losses(losses)
+        if transitions is not None:
+            self._update_transitions(transitions)
+        whole = not fault or (losses is not None and transitions is not None)
+        self._fault = "" if whole else fault
+        if not whole:
+            raise OpoError(f"{fault}: losses and transitions are needed now")
+
+    def _update_losses(self, losses: npt.ArrayLike) -> None:
+        array = as_real(losses, "losses")
+        if array.shape != self.layout.shape:
+            raise OpoError(f"losses have shape {array.shape}: (n_states, n_actions) = {self.layout.shape} is needed")
+        if not take_unit(read_only(np.ascontiguousarray(array, FLOAT64).reshape(-1)), self._losses.reshape(-1)):
+            as_losses(self.layout, self._losses)
+        if self.transitions.pairs is not None:
+            np.take(self._losses.reshape(-1), self.transitions.pairs, out=self._row_losses, mode="clip")
+
+    def _update_transitions(self, transitions: Sequence[Any]) -> None:
+        t = self.transitions
+        first: dict[tuple[int, int], int] = {}
+        arrays = layer_list(transitions, self.layout, "transitions")
+        for h, array in enumerate(arrays):
+            if sp.issparse(array) != (t.kind == CSR):
+                raise OpoError(f"transitions[{h}]: {'a SciPy sparse' if t.kind == CSR else 'a dense'} array is needed, as at the beginning")
+            same = first.setdefault(self._places[h], h)
+            if same == h:
+                self._refill(h, array)
+            elif arrays[same] is not array:
+                raise OpoError(f"transitions[{h}] is not the array of layer {same}, with which the layer shares its memory")
+
+    def _refill(self, h: int, array: Any) -> None:
+        t = self.transitions
+        if t.kind == DENSE:
+            t.fill_dense(h, array, "transitions", self._storage[2])
+            return
+        begin, size = self._places[h]
+        part = as_block(array, t.n_pairs(h), t.allowed(h), f"transitions[{h}]")
+        try:
+            if part.nnz > size or t.fill_csr(h, part, "transitions", begin, self._storage) != size:
+                raise OpoError(f"transitions[{h}] has {part.nnz} stored entries: {size}, as many as before, are needed")
+        except BaseException:
+            # Whatever was written so far: kernels must not follow it.
+            self._storage[0][:] = 0
+            self._storage[1][:] = 0
+            raise
+
+    def check_whole(self) -> None:
+        """Refuse a model that is half updated."""
+        if self._fault:
+            raise OpoError(f"mdp is half updated, since {self._fault}: call update with losses and transitions")
+
+    def __repr__(self) -> str:
+        return f"<UpdatableMDP {self.layout!r}: {self.layout.n_states} states, {self.transitions!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.layout, self.losses, self.transitions.arrays(), self.action_mask, self.transitions.dtype)
+
+
+def _again(layout: Layout, losses: Array, arrays: list[Any], action_mask: Array | None, dtype: Any) -> UpdatableMDP:
+    return UpdatableMDP(layout, losses, arrays, action_mask, dtype=dtype)
+
+
+def _storage(t: Transitions) -> tuple[tuple[Array, Array, Array], list[tuple[int, int]]]:
+    """The only writable views of row pointers, next states and entries; and where the entries of each layer begin, and how many."""
+    sizes = [t.layer_size(h) for h in range(t.layout.horizon - 1)]
+    starts = [int(t.indptr[t.block[h]] if t.kind == CSR else t.block[h]) for h in range(t.layout.horizon - 1)]
+    views = []
+    for array in (t.indptr, t.indices, t.data):
+        if array.size:
+            array.flags.writeable = True
+        views.append(array[:])
+        array.flags.writeable = False
+    return (views[0], views[1], views[2]), list(zip(starts, sizes, strict=True))

@@ -1,0 +1,248 @@
+"""How the regret grows along the axes of a study: exponents with bootstrap intervals, and a picture of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import having, instance, items
+from .._support.text import plain
+from ..errors import OpoError
+from ..runs.plots import COLOURS, lighten, new_figure
+from ..runs.statistics import Estimate
+from .file import Entry, Study
+from .grid import Choice, canonical
+from .results import Results
+
+__all__ = ["Growth", "draw_growth", "growth_along", "growth_over_episodes", "power_law", "scaling_study"]
+
+Array = npt.NDArray[Any]
+RESAMPLES = 2000
+LEVEL = 0.95
+
+
+class Growth(NamedTuple):
+    """How a number of an agent's runs grows along an axis.
+
+    Attributes
+    ----------
+    axis, agent : str
+    values : tuple of float
+        Of the axis, rising.
+    means : tuple of float
+        At each of them, over all runs.
+    exponent : Estimate
+        b of the least-squares fit log mean = a + b log value, its 95 % bootstrap interval, and the least number of runs at a value.
+    fixed : dict
+        The other options of the environment.
+    """
+
+    axis: str
+    agent: str
+    values: tuple[float, ...]
+    means: tuple[float, ...]
+    exponent: Estimate
+    fixed: Mapping[str, Any]
+
+
+def power_law(values: Sequence[float], samples: Sequence[Sequence[float]]) -> Estimate:
+    """b of the fit log mean = a + b log value, with a percentile bootstrap interval over the samples of each value.
+
+    Always the same resamples, so the same bits. NaN where a mean or a value is not above 0; the interval is NaN where a value has fewer
+    than two samples.
+
+    Parameters
+    ----------
+    values : sequence of float
+        At least two different ones.
+    samples : sequence of sequences
+        The numbers at each value.
+    """
+    x = np.asarray(values, np.float64)
+    data = [np.asarray(sample, np.float64) for sample in samples]
+    if len(data) != x.size or np.unique(x).size < 2 or any(sample.ndim != 1 or not sample.size for sample in data):
+        raise OpoError("values and samples: at least two different values are needed, and for each of them at least one number")
+    fewest = min(sample.size for sample in data)
+    means = np.array([sample.mean() for sample in data])
+    if not ((x > 0).all() and (means > 0).all()):
+        return Estimate(math.nan, math.nan, math.nan, fewest)
+    centred = np.log(x) - np.log(x).mean()
+    weights = centred / (centred**2).sum()
+    exponent = float(weights @ np.log(means))
+    if fewest < 2:
+        return Estimate(exponent, math.nan, math.nan, fewest)
+    rng = np.random.default_rng(0)
+    drawn = np.array([sample[rng.integers(sample.size, size=(RESAMPLES, sample.size))].mean(axis=1) for sample in data])
+    usable = drawn[:, (drawn > 0).all(axis=0)]
+    low, high = np.quantile(weights @ np.log(usable), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(exponent, float(low), float(high), fewest)
+
+
+def growth_along(
+    results: Results, axis: str | Sequence[str], *, name: str = "regret", replicates: Sequence[str] = ("seed",)
+) -> list[Growth]:
+    """Growth exponents along an option of the environments of a study.
+
+    Parameters
+    ----------
+    results : Results
+    axis : str or sequence of str
+        An option of the environments whose values are numbers; several that grow together, as the sizes of both classes do, are read
+        at the first one.
+    name : str
+        What grows: "regret", "last_regret", "seconds", ... (see `Results.summaries`).
+    replicates : sequence of str
+        Options that make another environment of the same kind, such as its seed: their values are pooled with the seeds of the runs.
+
+    Returns
+    -------
+    list of Growth
+        For each agent, and each setting of the other options at which the axis has two values or more.
+    """
+    instance(results, "results", Results)
+    axes = [axis] if isinstance(axis, str) else items(axis, "axis", "names of options", some=True)
+    known = {key for choice in results.environments for key in choice.options}
+    for one in axes:
+        if one not in known:
+            raise OpoError(f"axis is {one!r}: an option of the environments is needed, one of {', '.join(sorted(known)) or '(none)'}")
+    groups: dict[str, tuple[dict[str, Any], list[tuple[float, Choice]]]] = {}
+    for choice in results.environments:
+        if all(_is_number(choice.options.get(one)) for one in axes):
+            fixed = {key: value for key, value in choice.options.items() if key not in (*axes, *replicates)}
+            entry = groups.setdefault(canonical({"name": choice.name, "fixed": fixed}), (fixed, []))
+            entry[1].append((float(choice.options[axes[0]]), choice))
+    found = []
+    for fixed, members in groups.values():
+        for agent in results.agents:
+            samples = _samples((value, results, choice, agent.label, name) for value, choice in members)
+            if len(samples) > 1:
+                found.append(_growth("+".join(axes), agent.label, samples, fixed))
+    return found
+
+
+def growth_over_episodes(
+    results: Mapping[int, Results], *, name: str = "regret", fixed: Mapping[str, Any] | None = None, replicates: Sequence[str] = ("seed",)
+) -> list[Growth]:
+    """Growth exponents along T, from studies that differ in their number of episodes.
+
+    An agent that is told T is another one for each, which the growth of one curve (`opo_fast.study.statistics.growth`) does not show.
+
+    Parameters
+    ----------
+    results : dict of Results
+        By T.
+    name, replicates
+        As in `growth_along`.
+    fixed : dict, optional
+        The options of the environment; where absent, all environments are pooled.
+    """
+    having(results, "results", ("items",), "a dict of Results")
+    labels = dict.fromkeys(agent.label for found in results.values() for agent in found.agents)
+    growths = []
+    for agent in labels:
+        looked_at = (
+            (float(t), found, choice, agent, name)
+            for t, found in results.items()
+            if agent in {other.label for other in found.agents}
+            for choice in found.environments
+            if fixed is None or canonical({k: v for k, v in choice.options.items() if k not in replicates}) == canonical(dict(fixed))
+        )
+        samples = _samples(looked_at)
+        if len(samples) > 1:
+            growths.append(_growth("episodes", agent, samples, dict(fixed or {})))
+    return growths
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _samples(where: Iterable[tuple[float, Results, Choice, str, str]]) -> dict[float, list[float]]:
+    """The numbers of all finished runs at each value."""
+    samples: dict[float, list[float]] = {}
+    for value, results, choice, agent, name in where:
+        numbers = [number for number in results.summaries(choice.label, agent, name).values() if math.isfinite(number)]
+        if numbers:
+            samples.setdefault(value, []).extend(numbers)
+    return dict(sorted(samples.items()))
+
+
+def _growth(axis: str, agent: str, samples: Mapping[float, Sequence[float]], fixed: Mapping[str, Any]) -> Growth:
+    means = tuple(float(np.mean(sample)) for sample in samples.values())
+    return Growth(axis, agent, tuple(samples), means, power_law(list(samples), list(samples.values())), fixed)
+
+
+def scaling_study(
+    name: str,
+    environment: str,
+    base: Mapping[str, Any],
+    axes: Mapping[str | tuple[str, ...], Sequence[float]],
+    agents: Sequence[Any],
+    *,
+    episodes: int,
+    replicates: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | Sequence[int] = 1,
+) -> Study:
+    """A study in which each axis varies alone around a base.
+
+    Parameters
+    ----------
+    name, agents, episodes, seeds
+        As in `Study`.
+    environment : str
+        Name of the environment.
+    base : dict
+        Its options; those of the axes as well, for the other axes.
+    axes : dict
+        Values to try of each option, or of several options that take the same values together.
+    replicates : dict of lists, optional
+        Options that make other environments of the same kind, such as ``{"seed": [0, 1, 2]}``: all combinations at each value.
+    """
+    points: dict[str, tuple[str, dict[str, Any]]] = {canonical(dict(base)): ("base", dict(base))}
+    for axis, values in axes.items():
+        names = (axis,) if isinstance(axis, str) else axis
+        for value in values:
+            options = {**base, **dict.fromkeys(names, value)}
+            points.setdefault(canonical(options), (f"{'+'.join(names)}={value:g}", options))
+    grid = dict(replicates or {})
+    entries = [Entry(environment, label, options, grid) for label, options in points.values()]
+    record = {"every": max(1, episodes // 10), "measures": ["regret"]}
+    return Study(name, entries, agents, episodes=episodes, seeds=seeds, record=record)
+
+
+def draw_growth(growths: Sequence[Growth], theory: Mapping[str, float] | None = None, *, title: str = "") -> Any:
+    """One panel per axis with the exponent of each agent and its interval; returns a matplotlib Figure (extra `plot`).
+
+    Parameters
+    ----------
+    growths : sequence of Growth
+    theory : dict, optional
+        An exponent to compare with for each axis, drawn as a dashed line.
+    title : str
+    """
+    growths = items(growths, "growths", "Growth", some=True)
+    axes_names, agents = (list(dict.fromkeys(getattr(growth, key) for growth in growths)) for key in ("axis", "agent"))
+    figure = new_figure(2.3 * len(axes_names) + 1.6, 0.36 * len(agents) + 1.6)
+    panels = np.atleast_1d(figure.subplots(1, len(axes_names), sharey=True))
+    for panel, axis in zip(panels, axes_names, strict=True):
+        for growth in (growth for growth in growths if growth.axis == axis):
+            y, b = agents.index(growth.agent), growth.exponent
+            colour = COLOURS[0] if growth.agent.startswith("opo") else COLOURS[6]
+            panel.plot([b.low, b.high], [y, y], color=colour, linewidth=2)
+            panel.plot(b.mean, y, "o", color=colour, markersize=4)
+        if theory and math.isfinite(theory.get(axis, math.nan)):
+            panel.axvline(theory[axis], color=COLOURS[1], linestyle="--", linewidth=1)
+        panel.axvline(0.0, color="#bbbbbb", linewidth=0.8, zorder=0)
+        lighten(panel)
+        panel.set_title(plain(axis), fontsize=9)
+        panel.tick_params(labelsize=8)
+    panels[0].set_yticks(range(len(agents)), [plain(agent) for agent in agents], fontsize=8)
+    panels[0].invert_yaxis()
+    figure.supxlabel("exponent b of regret ~ value^b, 95 % interval; dashed: the theorem's bound on the same values", fontsize=9)
+    if title:
+        figure.suptitle(plain(title), fontsize=10)
+    return figure

@@ -1,0 +1,137 @@
+"""Growth exponents along the axes of a study: exact power laws, closed forms of the uniform policy, intervals, the command."""
+
+from __future__ import annotations
+
+import csv
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import opo_fast as of
+from opo_fast.analysis import regret_bound
+from opo_fast.cli import commands as cli
+from opo_fast.study import Entry, Results, Study, growth_along, growth_over_episodes, power_law, run_study, scaling_study
+from opo_fast.study.scaling import draw_growth
+
+
+def test_an_exact_power_law():
+    found = power_law([1, 2, 4, 8], [[3 * x**0.7] * 5 for x in (1, 2, 4, 8)])
+    assert (found.mean, found.low, found.high) == pytest.approx((0.7, 0.7, 0.7), rel=1e-12)
+    assert found.seeds == 5
+    # Two points: the slope of their line.
+    assert power_law([2, 10], [[4.0], [7.0, 9.0]]).mean == pytest.approx(math.log(2) / math.log(5), rel=1e-12)
+
+
+def test_the_interval_covers_the_exponent_about_as_often_as_it_says():
+    rng, x, covered = np.random.default_rng(1), [1, 2, 4, 8], 0
+    for _ in range(200):
+        found = power_law(x, [2 * value**0.5 * rng.gamma(20, 1 / 20, 20) for value in x])
+        covered += found.low <= 0.5 <= found.high
+    assert 0.87 <= covered / 200 <= 0.99
+    assert math.isnan(power_law(x, [[1.0]] * 4).low)
+    assert math.isnan(power_law(x, [[0.0, 0.0]] * 4).mean)
+
+
+@pytest.mark.parametrize(("values", "samples"), [([1, 1], [[1.0], [2.0]]), ([1, 2], [[1.0]]), ([1, 2], [[1.0], []])])
+def test_what_no_exponent_can_be_read_from(values, samples):
+    with pytest.raises(of.OpoError, match="at least two different values are needed"):
+        power_law(values, samples)
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory):
+    """The uniform policy on layered bandits, whose regret is T H gap (1 - 1/|A|) exactly."""
+    folder = tmp_path_factory.mktemp("scaling")
+    base = {"horizon": 2, "n_states": 2, "n_actions": 2, "n_contexts": 1, "gap": 0.2, "unknown": 1}
+    axes = {"horizon": [2, 4], "gap": [0.1, 0.2, 0.4], ("n_states", "n_contexts"): [2, 3]}
+    found = {}
+    for t in (10, 20):
+        study = scaling_study(
+            "uniform", "layered-bandit", base, axes if t == 20 else {}, ["uniform"], episodes=t, replicates={"seed": [0, 1]}
+        )
+        assert run_study(study, folder / str(t)).failed == 0
+        found[t] = Results(folder / str(t))
+    return base, found
+
+
+def test_exponents_of_the_uniform_policy_are_those_of_its_closed_form(studied):
+    _, found = studied
+    # The base is one point of each axis, though it is run once.
+    assert len(found[20].environments) == 2 * (1 + 1 + 2 + 2)
+    growth = {growth.axis: growth for growth in (*growth_along(found[20], "horizon"), *growth_along(found[20], "gap"))}
+    for axis, values in (("horizon", (2, 4)), ("gap", (0.1, 0.2, 0.4))):
+        assert growth[axis].values == values
+        assert growth[axis].exponent.mean == pytest.approx(1.0, abs=1e-9)
+        assert growth[axis].exponent.seeds == 2
+    assert growth["horizon"].means == pytest.approx([20 * h * 0.2 / 2 for h in (2, 4)], rel=1e-9)
+    assert growth["gap"].fixed == {"horizon": 2, "n_states": 2, "n_actions": 2, "n_contexts": 1, "unknown": 1}
+    # Two options that grow together.
+    both = growth_along(found[20], ["n_states", "n_contexts"])
+    assert [(one.axis, one.values) for one in both] == [("n_states+n_contexts", (2, 3))]
+    assert both[0].exponent.mean == pytest.approx(0.0, abs=1e-9)
+
+
+def test_exponents_over_studies_of_different_length(studied):
+    base, found = studied
+    (growth,) = growth_over_episodes(found, fixed=base)
+    assert growth.values == (10, 20)
+    assert growth.exponent.mean == pytest.approx(1.0, abs=1e-9)
+    with pytest.raises(of.OpoError, match="axis is 'colour': an option of the environments is needed, one of gap, horizon"):
+        growth_along(found[20], "colour")
+
+
+def test_a_picture_has_one_panel_for_each_axis(studied):
+    _, found = studied
+    figure = draw_growth([*growth_along(found[20], "horizon"), *growth_along(found[20], "gap")], {"gap": 0.0})
+    assert [axes.get_title() for axes in figure.axes] == ["horizon", "gap"]
+
+
+def test_runs_of_a_grid_are_grouped_by_their_other_options(tmp_path):
+    entry = Entry("layered-bandit", "lb", {"n_contexts": 1, "unknown": 1}, {"horizon": [1, 2], "n_actions": [2, 4]})
+    run_study(Study("grid", [entry], ["uniform"], episodes=5), tmp_path / "grid")
+    found = growth_along(Results(tmp_path / "grid"), "horizon")
+    assert sorted(growth.fixed["n_actions"] for growth in found) == [2, 4]
+    assert [growth.exponent.mean for growth in found] == pytest.approx([1.0, 1.0], abs=1e-9)
+
+
+def test_the_command_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    words = ["theory", "scaling", "layered-bandit", "--axis", "horizon=2,4", "--axis", "episodes=10,20", "-T", "10", "--models", "2"]
+    words += ["--agents", "uniform,opo", "-w", "1", "--set", "n_contexts=1", "--set", "unknown=1"]
+    first = CliRunner().invoke(cli.app, words, catch_exceptions=False)
+    assert first.exit_code == 0, first.output
+    lines = {line.split("  ")[0].strip(): line for line in first.stdout.splitlines()}
+    assert lines["uniform"].split()[1] == "1.00"
+    assert {"opo (self-tuning)", "opo (by hand)", "opo (theory)", "the theorem's bound"} <= set(lines)
+    folder = pathlib.Path("runs/scaling-layered-bandit")
+    rows = list(csv.DictReader((folder / "scaling.csv").open()))
+    # H^4 sqrt(|S|): |S| is 3 and 7.
+    horizon = next(row for row in rows if row["axis"] == "horizon")
+    assert 4 < float(horizon["theory"]) < 5
+    # Two values of T: the slope of the bound between them.
+    layout, sizes = of.Layout([1, 2, 2], 3), {"loss_class_size": 3, "dynamics_class_size": 1}
+    ratio = regret_bound(layout, 20, **sizes) / regret_bound(layout, 10, **sizes)
+    assert float(next(row for row in rows if row["axis"] == "episodes")["theory"]) == pytest.approx(math.log2(ratio), rel=1e-9)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("T*/runs/*")}
+    assert CliRunner().invoke(cli.app, words, catch_exceptions=False).exit_code == 0
+    assert before == {path: path.stat().st_mtime_ns for path in folder.glob("T*/runs/*")}
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["layered-bandit"], "--axis is needed for 'layered-bandit'"),
+        (["--axis", "horizon=2"], "--axis is 'horizon=2': NAME=V1,V2,... with at least two different numbers"),
+        (["--axis", "colour=1,2"], "--axis is 'colour=1,2': episodes alone, or options of random-finite"),
+        (["--axis", "episodes+horizon=1,2"], "episodes alone"),
+    ],
+)
+def test_axes_that_are_refused(words, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.app, ["theory", "scaling", *words])
+    assert done.exit_code == 2
+    assert text in " ".join(done.output.split())

@@ -1,0 +1,29 @@
+"""The programs of the folder examples run."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import nbclient
+import nbformat
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def test_the_loop_by_hand_runs_on_kernels():
+    """It compares the policies of both itself."""
+    done = subprocess.run([sys.executable, ROOT / "examples" / "dropin.py", "0.05"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^ +\d+ ", done.stdout, flags=re.MULTILINE)) == 4
+
+
+def test_the_notebook_runs(tmp_path):
+    notebook = nbformat.read(ROOT / "examples" / "tutorial.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    kinds = [kind for output in outputs for kind in output.get("data", {})]
+    assert "image/png" in kinds  # the regret
+    assert "text/html" in kinds  # the policy table
