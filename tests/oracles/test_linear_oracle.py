@@ -173,9 +173,9 @@ def test_stationary_features_are_those_of_every_layer():
     """A linear class over (S, A, d) features gives the losses that the unrolled model has."""
     rng = np.random.default_rng(0)
     P, phi, theta = rng.dirichlet(np.ones(3), (3, 2)), rng.random((3, 2, 4)) / 4, rng.random(4)
-    for start, given in ((1, 1), ([0.2, 0.3, 0.5], None)):
+    for start, first in ((1, 1), ([0.2, 0.3, 0.5], None)):
         mdp = of.LayeredMDP.stationary(P, phi @ theta, 4, start)
-        features = stationary_features(lambda context: phi, mdp.layout, given)
+        features = stationary_features(lambda context: phi, mdp.layout, first)
         np.testing.assert_allclose(features(0) @ theta, mdp.losses, rtol=1e-14)
         assert LinearLossClass(features, 4).oracle(mdp.layout, None).losses(0, 0).shape == mdp.layout.shape
     with pytest.raises(of.OpoError, match=r"features at context 0 have shape \(2, 2, 4\): \(3, 2, \.\.\.\) is needed"):
