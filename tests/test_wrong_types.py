@@ -116,6 +116,10 @@ CALLS = {
         of.ChainAgent,
         {**dict(MODEL), "rule": opo_rule(LAYOUT, 1.0, 1.0, 1.0), "action_mask": MASK, "backend": "numba", "memory": 10**6},
     ),
+    "stationary_features": (
+        lambda **given: oracles.stationary_features(**given)(0),
+        {"features": lambda context: np.ones((2, 2, 1)), "layout": LAYOUT, "start": 1},
+    ),
     "Names": (of.Names, {"states": ["a", "b", "c"], "actions": ["x", "y"]}),
     "policy_table": (
         lambda **given: str(of.policy_table(**given)),
