@@ -12,7 +12,7 @@ from strategies import random_mask
 import opo_fast as of
 from opo_fast import agents, envs
 from opo_fast.algorithm.self_tuning import self_tuning_chain
-from opo_fast.analysis.decomposition import history_at, optimistic_steps
+from opo_fast.analysis import history_at, optimistic_steps
 from opo_fast.cli.run import advice
 from opo_fast.model.reference import occupancy
 from opo_fast.runs.result import DIAGNOSTICS

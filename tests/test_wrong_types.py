@@ -77,7 +77,10 @@ def built(kind, **arguments):
 CALLS = {
     "Layout": (of.Layout, {"layer_sizes": [1, 2], "n_actions": 2}),
     "LayeredMDP": (of.LayeredMDP, {"layout": LAYOUT, "losses": LOSSES, "transitions": [BLOCK], "action_mask": MASK, "dtype": np.float64}),
-    "UpdatableMDP": (of.UpdatableMDP, {"layout": LAYOUT, "losses": LOSSES, "transitions": [BLOCK], "action_mask": MASK, "dtype": np.float64}),
+    "UpdatableMDP": (
+        of.UpdatableMDP,
+        {"layout": LAYOUT, "losses": LOSSES, "transitions": [BLOCK], "action_mask": MASK, "dtype": np.float64},
+    ),
     "LayeredMDP.stationary": (
         of.LayeredMDP.stationary,
         {
@@ -119,6 +122,11 @@ CALLS = {
     "stationary_features": (
         lambda **given: oracles.stationary_features(**given)(0),
         {"features": lambda context: np.ones((2, 2, 1)), "layout": LAYOUT, "start": 1},
+    ),
+    "hidden_path": (envs.hidden_path, {"horizon": 3, "n_actions": 2, "n_contexts": 2, "payoff": 1, "gap": 0.25, "seed": 0}),
+    "layered_bandit": (
+        envs.layered_bandit,
+        {"horizon": 2, "n_states": 2, "n_actions": 2, "n_contexts": 2, "unknown": 2, "gap": 0.25, "seed": 0},
     ),
     "Names": (of.Names, {"states": ["a", "b", "c"], "actions": ["x", "y"]}),
     "policy_table": (
@@ -532,7 +540,8 @@ def test_every_public_name_is_tried():
         "RescaledRewards", "icu_formulary", "icu_reduced", "icu_sepsis", "icu_table", "icu_wards", "load_icu_data", "DynamicsOracle",
         "FunctionClass", "LossOracle", "Refit", "ScheduledOracle", "Checkpoints", "Entry", "Record", "Run", "StoreError", "StoredRun",
         "Summary", "Support", "from_layered", "make", "info", "about", "describe", "from_file", "agents", "analysis", "envs", "kernels",
-        "offline", "oracles", "study", "tune",
+        "offline", "oracles", "study", "tune", "Growth", "growth_along",
+        "growth_over_episodes", "scaling_study", "power_law",
     }  # fmt: skip
     for module in (of, agents, envs, oracles, study):
         for name in module.__all__:

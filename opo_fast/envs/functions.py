@@ -127,6 +127,13 @@ class _Tree:
 
     def __init__(self, steps: int, start: Any, actions: list[Any], allowed: Any, contexts: list[Any]) -> None:
         self.steps, self.actions, self.contexts, self._allowed = steps, actions, contexts, allowed
+        self._numbers: dict[Any, int] = {}
+        for i, action in enumerate(actions):
+            try:
+                if self._numbers.setdefault(action, i) != i:
+                    raise OpoError(f"actions[{i}] is {shown(action)}, as is actions[{self._numbers[action]}]: each is given once")
+            except TypeError:
+                raise OpoError(f"actions[{i}] is {shown(action)}: something hashable is needed, such as a name") from None
         self._places = {context_key(context): i for i, context in enumerate(contexts)}
         self.drawn = isinstance(start, Mapping)
         """Whether a first layer draws the start."""
@@ -180,9 +187,9 @@ class _Tree:
             return list(range(len(self.actions)))
         told = items(self._allowed(stage, state), f"allowed({stage}, {state!r})", "actions", some=True)
         for action in told:
-            if action not in self.actions:
+            if not isinstance(action, Hashable) or action not in self._numbers:
                 raise OpoError(f"allowed({stage}, {state!r}) has {shown(action)}: one of {self.actions} is needed")
-        return sorted({self.actions.index(action) for action in told})
+        return sorted({self._numbers[action] for action in told})
 
     def _row(self, function: Step, context: Any, stage: int, state: Any, action: Any) -> dict[Hashable, float]:
         place = f"transitions({context!r}, {stage}, {state!r}, {action!r})"
