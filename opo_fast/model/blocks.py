@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_list
+from .._support.checks import FLOAT64, as_list, tolerance_of
 from ..errors import OpoError, Place
-from .layout import Layout
+from ..kernels.ingest import ingest_dense
+from .layout import Layout, aligned
 
-__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "is_plain", "layer_list", "stored_arrays"]
+__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "is_plain", "layer_list", "small_dense", "stored_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -106,3 +107,19 @@ def is_plain(arrays: Any, layout: Layout) -> bool:
         and list(map(_shape, arrays)) == layout.dense_shapes
         and set(map(_dtype, arrays)) == {FLOAT64}
     )
+
+
+_SMALL = 1 << 17
+"""Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
+_WORTH_ALIGNING = 1 << 11
+
+
+def small_dense(layout: Layout, arrays: Any) -> Array | None:
+    """The blocks of the common small case, laid out in one kernel call; None for whatever is special or wrong."""
+    total = int(layout.dense_block[-1])
+    if total > _SMALL or not is_plain(arrays, layout) or len(set(map(id, arrays))) < len(arrays):
+        return None
+    data, sums = aligned(total, worth=_WORTH_ALIGNING), np.empty(layout.n_actions * max(layout.layer_sizes))
+    flat = np.concatenate(arrays, axis=None)
+    whole = ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), sums, data)
+    return data if whole else None

@@ -12,20 +12,15 @@ import scipy.sparse as sp
 
 from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read_only, tolerance_of
 from ..errors import OpoError, Place
-from ..kernels.ingest import check_csr, check_dense, ingest_dense, take_csr, take_dense, unordered_row
+from ..kernels.ingest import check_csr, check_dense, take_csr, take_dense, unordered_row
 from ..kernels.scores import path_probabilities
-from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, is_plain, layer_list
+from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, layer_list, small_dense
 from .layout import Immutable, Layout, aligned, as_mask
 from .sparse import as_block, as_csr, plain_csr
 
-__all__ = ["CSR", "DENSE", "Transitions", "as_transitions", "is_plain"]
+__all__ = ["CSR", "DENSE", "Transitions", "as_transitions"]
 
 Array = npt.NDArray[Any]
-
-_SMALL = 1 << 17
-"""Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
-
-_WORTH_ALIGNING = 1 << 11
 
 _NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
 
@@ -258,13 +253,8 @@ class Transitions(Immutable):
 
     def _fill_small(self, layout: Layout, arrays: Any) -> bool:
         """The common small case in one kernel call; whatever is special or wrong is left to the general way."""
-        total = int(layout.dense_block[-1])
-        if total > _SMALL or not is_plain(arrays, layout) or len(set(map(id, arrays))) < len(arrays):
-            return False
-        data = aligned(total, worth=_WORTH_ALIGNING)
-        flat = np.concatenate(arrays, axis=None)
-        sums = np.empty(layout.n_actions * max(layout.layer_sizes))
-        if not ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), sums, data):
+        data = small_dense(layout, arrays)
+        if data is None:
             return False
         # At once, past the question whether attributes may still be set: a small run makes several of these an episode.
         vars(self).update(

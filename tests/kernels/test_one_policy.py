@@ -182,3 +182,29 @@ def test_chain(case, n, greedy, count_actions, monkeypatch):
             close(visits, past, 1e-11)
             close(v, values, 1e-11)
             close(sum_q, sums, 1e-11)
+
+
+def test_small_blocks_of_a_model_beyond_the_cache(monkeypatch):
+    """The block of the layer before is asked for while a layer is worked on."""
+    mdp = model(("dense", 2, False, np.float64), sizes=[1, *[60] * 4])
+    policy = policies(mdp, 1)[0]
+    q, v, _ = backward(monkeypatch, mdp, policy, 1, mdp.layout.n_states, 0)
+    expected = twins.evaluate(Rows(mdp), mdp.row_losses, policy)
+    close(q, expected[0])
+    close(v, expected[1])
+
+
+@pytest.mark.parametrize("kind", ["above", "below", "negative", "nan"])
+def test_what_is_no_policy_is_noticed_in_every_state(kind, monkeypatch):
+    """States of as many actions are looked at four at a time, and the last ones one by one."""
+    mdp = model(("dense", 3, False, np.float64))
+    good = policies(mdp, 1)[0]
+    assert not backward(monkeypatch, mdp, good, 1, mdp.layout.n_states, 0)[2]
+    for state in range(mdp.layout.n_states):
+        policy = good.copy()
+        r = 3 * state
+        policy[r : r + 3] = {"above": [0.5, 0.5, 0.1], "below": [0.5, 0.0, 0.4], "negative": [-0.5, 1.0, 0.5], "nan": [np.nan, 0.5, 0.5]}[
+            kind
+        ]
+        assert backward(monkeypatch, mdp, policy, 1, mdp.layout.n_states, 0)[2]
+        assert not backward(monkeypatch, mdp, policy, 1, mdp.layout.n_states, 0, -1.0)[2]
