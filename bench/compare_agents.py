@@ -21,19 +21,19 @@ from opo_fast.runs.compare import Comparison, compare
 
 ENVIRONMENTS = {
     "random-finite": (lambda: envs.make("random-finite", n_contexts=10, n_losses=20, n_dynamics=20, seed=7), 500),
-    "combination-lock": (lambda: envs.make("combination-lock"), 500),
-    "frozen-lake": (lambda: envs.make("frozen-lake"), 300),
-    "cliff-walking": (lambda: envs.make("cliff-walking"), 300),
-    "icu-reduced": (lambda: envs.make("icu-reduced"), 300),
-    "random-linear": (lambda: envs.make("random-linear", seed=7), 300),
-    "random-softmax": (lambda: envs.make("random-softmax", seed=7), 300),
-    "resource-gathering": (lambda: envs.make("resource-gathering"), 100),
-    "inventory": (lambda: envs.make("inventory"), 100),
-    "queue-network": (lambda: envs.make("queue-network"), 100),
-    "icu-sepsis": (lambda: envs.make("icu-sepsis"), 50),
-    "icu-formulary": (lambda: envs.make("icu-formulary"), 50),
-    "taxi": (lambda: envs.make("taxi"), 50),
-    "icu-wards": (lambda: envs.make("icu-wards"), 20),
+    "combination-lock": (lambda: envs.make("combination-lock"), 300),
+    "frozen-lake": (lambda: envs.make("frozen-lake"), 200),
+    "cliff-walking": (lambda: envs.make("cliff-walking"), 200),
+    "icu-reduced": (lambda: envs.make("icu-reduced"), 200),
+    "random-linear": (lambda: envs.make("random-linear", seed=7), 200),
+    "random-softmax": (lambda: envs.make("random-softmax", seed=7), 200),
+    "resource-gathering": (lambda: envs.make("resource-gathering"), 60),
+    "inventory": (lambda: envs.make("inventory"), 60),
+    "queue-network": (lambda: envs.make("queue-network"), 60),
+    "icu-sepsis": (lambda: envs.make("icu-sepsis"), 40),
+    "icu-formulary": (lambda: envs.make("icu-formulary"), 20),
+    "taxi": (lambda: envs.make("taxi"), 20),
+    "icu-wards": (lambda: envs.make("icu-wards"), 10),
 }
 """Environment and episodes, fewer where an episode takes long."""
 BY_HAND = "opo, by hand"
@@ -89,7 +89,8 @@ def overview(found: dict[str, Comparison]) -> str:
                 continue
             mean, low, high = (f"{x:,.0f}" if x >= 100 else f"{x:.3g}" for x in one[label][:3])
             cells.append(f"**{mean}** [{low}, {high}]" if one[label].mean == best else f"{mean} [{low}, {high}]")
-        rows.append(f"| {name}, T = {ENVIRONMENTS[name][1]:,} | {' | '.join(cells)} |")
+        seeds = next(iter(one.values())).seeds
+        rows.append(f"| {name}, T = {ENVIRONMENTS[name][1]:,}, {seeds} seeds | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

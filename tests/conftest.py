@@ -42,7 +42,7 @@ def set_threads():
     of.set_threads(None)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared():
     """The folder of published cases beside the repository."""
     if not SHARED.is_dir():

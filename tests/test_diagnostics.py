@@ -17,7 +17,8 @@ from opo_fast.cli.run import advice
 from opo_fast.model.reference import occupancy
 from opo_fast.runs.result import DIAGNOSTICS
 
-T = 60
+T = 61
+"""Episodes; all pairs are looked at in the last one (see `opo_fast.runs.simulation`)."""
 
 
 def world(masked=False, seed=3):

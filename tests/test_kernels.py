@@ -23,8 +23,8 @@ from opo_fast.algorithm import engine as engine_module
 from opo_fast.algorithm import forms as forms_module
 from opo_fast.algorithm import policies as policies_module
 from opo_fast.kernels import _jit
+from opo_fast.model import arguments, operations, scratch
 from opo_fast.model import layered as layers
-from opo_fast.model import operations
 from opo_fast.model import transitions as transitions_module
 
 ROOT = pathlib.Path(of.__file__).parents[1]
@@ -167,17 +167,17 @@ def test_the_cache_key_has_the_sources_of_all_kernels(tmp_path, monkeypatch):
     folder = tmp_path / "kernels"
     shutil.copytree(pathlib.Path(_jit.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(_jit, "__file__", str(folder / "_jit.py"))
-    assert _jit._fingerprint() == _jit._KEY
+    assert _jit._fingerprint() == _jit.KEY
     for path in sorted(folder.glob("*.py")):
         source = path.read_bytes()
         path.write_bytes(source + b"\n")
-        assert _jit._fingerprint() != _jit._KEY, path.name
+        assert _jit._fingerprint() != _jit.KEY, path.name
         path.write_bytes(source)
     monkeypatch.setitem(_jit._OPTIONS, "fastmath", True)
-    assert _jit._fingerprint() != _jit._KEY
+    assert _jit._fingerprint() != _jit.KEY
     from opo_fast.kernels.weights import bonus
 
-    assert bonus._cache._index_key("signature", numba.core.registry.cpu_target.target_context.codegen())[-1] == _jit._KEY
+    assert bonus._cache._index_key("signature", numba.core.registry.cpu_target.target_context.codegen())[-1] == _jit.KEY
 
 
 @compiled_only
@@ -334,9 +334,9 @@ def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions
 
     expected = everything(*build())
     guarded = GuardedNumpy()
-    for module in (layers, operations, chain_module, engine_module, forms_module):
+    for module in (layers, operations, arguments, scratch, chain_module, engine_module, forms_module):
         monkeypatch.setattr(module, "np", guarded)
-    for module in (transitions_module, operations, chain_module, forms_module, policies_module):
+    for module in (transitions_module, arguments, scratch, chain_module, forms_module, policies_module):
         monkeypatch.setattr(module, "aligned", guarded.aligned)
     mdp, others, policy = build()
     inside = guarded.empty(policy.shape)

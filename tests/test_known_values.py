@@ -181,10 +181,8 @@ def test_mdp_simple(mdp_simple, backend, steps, largest, least):
 
 
 @pytest.fixture(scope="module")
-def resource_gathering_file():
-    from conftest import SHARED
-
-    path = SHARED / "cases" / "resource_gathering.npz"
+def resource_gathering_file(shared):
+    path = shared / "cases" / "resource_gathering.npz"
     if not path.is_file():
         pytest.skip(f"the model is not beside the repository ({path})")
     with np.load(path) as file:

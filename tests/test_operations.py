@@ -329,3 +329,24 @@ def test_losses_are_bernoulli_or_as_asked():
         assert losses[2] in (0, 1)
     exact = of.rollout(mdp, np.ones((3, 1)), rng, sample_losses=lambda means, uniforms: means)
     assert exact.losses.tolist() == [0, 1, 0.25]
+
+
+@pytest.mark.parametrize("counts", [(2, 4, 3, 3), (1, 3, 2, 2), (4, 2, 3, 3, 3, 3, 3, 3), (3, 1, 2, 2, 2, 1, 4, 2)])
+def test_states_with_unequal_numbers_of_actions_that_are_equal_on_average(counts):
+    rng = np.random.default_rng(len(counts))
+    layout = of.Layout([1, len(counts), 2], 4)
+    mask = np.zeros(layout.shape, bool)
+    for s, n in enumerate((4, *counts, 2, 2)):
+        mask[s, rng.permutation(4)[:n]] = True
+    arrays = [rng.dirichlet(np.ones(b), (a, 4)) for a, b in ((1, len(counts)), (len(counts), 2))]
+    mdp = of.LayeredMDP(layout, rng.random(layout.shape), arrays, action_mask=mask)
+    policy = np.where(mask, rng.random(layout.shape), 0.0)
+    policy /= policy.sum(axis=1, keepdims=True)
+    found, expected = of.evaluate(mdp, policy), of.evaluate(mdp, policy, backend="numpy")
+    np.testing.assert_allclose(found.v, expected.v, rtol=1e-12)
+    np.testing.assert_allclose(found.q, expected.q, rtol=1e-12)
+    for s in range(layout.n_states):
+        wrong = policy.copy()
+        wrong[s] *= 0.9
+        with pytest.raises(of.OpoError, match=f"state {s} "):
+            of.evaluate(mdp, wrong)

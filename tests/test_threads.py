@@ -19,6 +19,7 @@ from strategies import random_model
 
 import opo_fast as of
 from opo_fast._support import lru as store_module
+from opo_fast._support import processors as processors_module
 from opo_fast._support import threads as threads_module
 from opo_fast._support.threads import run_all, run_together
 from opo_fast.algorithm import engine as chain_module
@@ -63,7 +64,7 @@ def joined():
 
 def test_number_of_threads(monkeypatch):
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads_module, "_group", lambda: float("inf"))
+    monkeypatch.setattr(processors_module, "granted", lambda: float("inf"))
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert of.get_threads() == usable
     monkeypatch.setenv("NUMBA_NUM_THREADS", "5")
@@ -378,7 +379,7 @@ def test_the_machine_runs_at_least_this_thread():
     [("max 100000\n", float("inf")), ("150000 100000\n", 1.5), ("50000 100000", 0.5), ("400000", 4), ("-1 100000", float("inf"))],
 )
 def test_quotas_of_control_groups(text, granted):
-    assert threads_module._quota(text) == granted
+    assert processors_module.quota_of(text) == granted
 
 
 def write(path, text):
@@ -388,28 +389,29 @@ def write(path, text):
 
 def test_the_tightest_control_group_counts(tmp_path):
     root = tmp_path / "sys/fs/cgroup"
-    assert threads_module._granted(tmp_path) == float("inf")
+    assert processors_module.granted_below(tmp_path) == float("inf")
     write(tmp_path / "proc/self/cgroup", "0::/user.slice/job\n")
-    assert threads_module._granted(tmp_path) == float("inf")
+    assert processors_module.granted_below(tmp_path) == float("inf")
     write(root / "user.slice/job/cpu.max", "800000 100000\n")
     write(root / "user.slice/cpu.max", "250000 100000\n")
     write(root / "other/cpu.max", "100000 100000\n")
-    assert threads_module._granted(tmp_path) == 2.5
+    assert processors_module.granted_below(tmp_path) == 2.5
     write(tmp_path / "proc/self/cgroup", "9:cpuset:/x\n4:cpu,cpuacct:/docker/a:b\n1:name=systemd:/\n0::/\n")
     write(root / "cpu,cpuacct/docker/a:b/cpu.cfs_quota_us", "-1\n")
     write(root / "cpu,cpuacct/docker/a:b/cpu.cfs_period_us", "100000\n")
-    assert threads_module._granted(tmp_path) == float("inf")
+    assert processors_module.granted_below(tmp_path) == float("inf")
     # In a container the path is that of the host, and the group itself is at the top.
     write(root / "cpu,cpuacct/cpu.cfs_quota_us", "300000\n")
     write(root / "cpu,cpuacct/cpu.cfs_period_us", "100000\n")
-    assert threads_module._granted(tmp_path) == 3
+    assert processors_module.granted_below(tmp_path) == 3
     write(root / "cpu,cpuacct/cpu.cfs_quota_us", "damaged\n")
-    assert threads_module._granted(tmp_path) == float("inf")
+    assert processors_module.granted_below(tmp_path) == float("inf")
 
 
 def test_a_control_group_limits_threads(monkeypatch):
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads_module, "_group", lambda: 1.9)
+    monkeypatch.setattr(processors_module, "granted", lambda: 1.9)
+    monkeypatch.setattr(threads_module, "granted", lambda: 1.9)
     assert of.get_threads() == 1
     of.set_threads(4)
     assert threads_module._look(4).n == 1

@@ -48,6 +48,7 @@ def features(context):
 LOSS_CLASS, DYNAMICS_CLASS = of.FiniteLossClass([loss]), of.FiniteDynamicsClass([dynamics])
 BANDIT_CLASS = of.FiniteLossClass([bandit_loss])
 ENV = envs.Environment(LAYOUT, [loss], [dynamics], contexts=[0, 1])
+FLOATS = envs.Environment(LAYOUT, [loss], [dynamics], contexts=[0.25, 0.75])
 TRAJECTORY = of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 1]), np.array([0.0, 1.0]))
 LOG = oracles.TrajectoryLog.of(LAYOUT, [TRAJECTORY] * 4)
 MODEL = (("layout", LAYOUT), ("loss_class", LOSS_CLASS), ("dynamics_class", DYNAMICS_CLASS))
@@ -63,6 +64,11 @@ def result():
     return of.simulate(ENV, agent(), 2)
 
 
+def loaded(**given):
+    of.simulate(ENV, agent(), 2, save="run.npz")
+    return of.Simulation.load(**given)
+
+
 def built(kind, **arguments):
     """A class and the oracle that it gives."""
     return kind(**arguments).oracle(LAYOUT, None)
@@ -71,9 +77,13 @@ def built(kind, **arguments):
 CALLS = {
     "Layout": (of.Layout, {"layer_sizes": [1, 2], "n_actions": 2}),
     "LayeredMDP": (of.LayeredMDP, {"layout": LAYOUT, "losses": LOSSES, "transitions": [BLOCK], "action_mask": MASK, "dtype": np.float64}),
+    "UpdatableMDP": (of.UpdatableMDP, {"layout": LAYOUT, "losses": LOSSES, "transitions": [BLOCK], "action_mask": MASK, "dtype": np.float64}),
     "LayeredMDP.stationary": (
         of.LayeredMDP.stationary,
-        {"P": np.full((2, 2, 2), 0.5), "losses": LOSSES[:2], "horizon": 3, "start": 0, "action_mask": MASK[:2], "dtype": "float32"},
+        {
+            "P": np.full((2, 2, 2), 0.5), "losses": LOSSES[:2], "horizon": 3, "start": 0, "action_mask": MASK[:2],
+            "terminal": [0.0, 1.0], "dtype": "float32",
+        },
     ),
     "LayeredMDP.with_losses": (MDP.with_losses, {"losses": LOSSES}),
     "LayeredMDP.unroll": (MDP.unroll, {"values": POLICY[:2], "first": POLICY[0]}),
@@ -105,6 +115,34 @@ CALLS = {
     "ChainAgent": (
         of.ChainAgent,
         {**dict(MODEL), "rule": opo_rule(LAYOUT, 1.0, 1.0, 1.0), "action_mask": MASK, "backend": "numba", "memory": 10**6},
+    ),
+    "stationary_features": (
+        lambda **given: oracles.stationary_features(**given)(0),
+        {"features": lambda context: np.ones((2, 2, 1)), "layout": LAYOUT, "start": 1},
+    ),
+    "Names": (of.Names, {"states": ["a", "b", "c"], "actions": ["x", "y"]}),
+    "policy_table": (
+        lambda **given: str(of.policy_table(**given)),
+        {"agent": agent(), "context": 0, "env": ENV, "names": of.Names(), "true_model": False, "reached_only": True},
+    ),
+    "agent.recommend": (lambda **given: agent().recommend(**given), {"context": 0, "stage": 1, "state": 1}),
+    "agent.record": (
+        lambda **given: agent().record(**given),
+        {"context": 0, "states": [0, 1], "actions": [0, 1], "losses": [0.0, 1.0]},
+    ),
+    "agent.names": (lambda names: setattr(agent(), "names", names), {"names": of.Names(actions=["x", "y"])}),
+    "Simulation.load": (loaded, {"path": "run.npz", "cmdp": ENV, "agent": agent(), "episodes": 3}),
+    "SimulationResult.summary_by_quarter": (
+        lambda **given: of.simulate(FLOATS, agent(), 2).summary_by_quarter(**given), {"last": 0.5, "most": 2},
+    ),
+    "SimulationResult.join": (lambda later: result().join(later), {"later": None}),
+    "from_functions": (
+        envs.from_functions,
+        {
+            "horizon": 2, "start": 0, "actions": ["x", "y"], "transitions": lambda *given: 0, "loss": lambda *given: 0.0,
+            "terminal": lambda *given: 0.0, "allowed": lambda *given: ["x"], "contexts": [0], "probabilities": [1.0], "labels": ["a"],
+            "true_loss": 0, "true_dynamics": 0,
+        },
     ),
     "set_threads": (of.set_threads, {"n": 1}),
     "simulate": (
@@ -422,6 +460,14 @@ if importlib.util.find_spec("sklearn") is not None:
         },
     )  # fmt: skip
     CALLS["classification_bandit"] = (envs.classification_bandit, {"data": "iris", "noise": 0.1, "contexts": 5, "seed": 0})
+if importlib.util.find_spec("optuna") is not None:
+    CALLS["tune"] = (
+        of.tune,
+        {
+            "cmdp": ENV, "agent": "tabular-opo", "episodes": 2, "over": {"eta_scale": [1.0, 2.0]}, "trials": 2, "seeds": 1, "validation": 2,
+            "options": {"bonus_scale": 1.0}, "seed": 0,
+        },
+    )  # fmt: skip
 if importlib.util.find_spec("lifelines") is not None:
     CALLS["trial_bandit"] = (envs.trial_bandit, {"by": "age", "groups": 2})
 
@@ -448,6 +494,7 @@ CALLED = {
     "agents": "agent", "name": "agent", "contexts": "context|log", "trajectories": "trajectory|log", "value": "refit", "source": "oracle",
     "arrays": "transitions", "width": "noise", "env": "P", "data": "the study|missing", "store": "folder", "models": "candidate|context",
     "R": "rewards", "rewards": "action_mask",
+    "states": "state", "actions": "action|allowed",
 }  # fmt: skip
 """What else a message may call an argument, such as one of several."""
 
@@ -485,7 +532,7 @@ def test_every_public_name_is_tried():
         "RescaledRewards", "icu_formulary", "icu_reduced", "icu_sepsis", "icu_table", "icu_wards", "load_icu_data", "DynamicsOracle",
         "FunctionClass", "LossOracle", "Refit", "ScheduledOracle", "Checkpoints", "Entry", "Record", "Run", "StoreError", "StoredRun",
         "Summary", "Support", "from_layered", "make", "info", "about", "describe", "from_file", "agents", "analysis", "envs", "kernels",
-        "offline", "oracles", "study",
+        "offline", "oracles", "study", "tune",
     }  # fmt: skip
     for module in (of, agents, envs, oracles, study):
         for name in module.__all__:

@@ -190,7 +190,7 @@ class _Members(Mapping[str, Array]):
         return f"{name}.npy" in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return (name.removesuffix(".npy") for name in self._names)
+        return (name.removesuffix(".npy") for name in self._names if name.endswith(".npy"))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return sum(name.endswith(".npy") for name in self._names)

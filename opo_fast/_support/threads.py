@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import functools
 import os
-import pathlib
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ import numpy as np
 from ..kernels import _sync
 from ..kernels._jit import COMPILED
 from .checks import whole
+from .processors import granted, processors
 
 __all__ = ["get_threads", "processors", "run_all", "run_together", "set_threads"]
 
@@ -59,51 +59,6 @@ _inside = False
 
 
 # How many threads there may be.
-
-
-def _quota(text: str) -> float:
-    """Processors that a control group grants: `cpu.max` (version 2), or the quota and the period of version 1."""
-    quota, *period = text.split()
-    if quota == "max" or int(quota) <= 0:
-        return float("inf")
-    return int(quota) / int(period[0] if period else 100_000)
-
-
-def _cgroups(text: str) -> list[tuple[bool, str]]:
-    """The control groups in /proc/self/cgroup that may limit processors: (version 2, path)."""
-    lines = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
-    return [(number == "0" and not names, path) for number, names, path in lines if not names or "cpu" in names.split(",")]
-
-
-def _granted(root: pathlib.Path) -> float:
-    """Processors that the control groups of this process grant: the least of each group and those that it lies in."""
-    least = float("inf")
-    with contextlib.suppress(OSError):
-        for new, path in _cgroups((root / "proc/self/cgroup").read_text()):
-            for mount in ("", "unified") if new else ("cpu", "cpu,cpuacct"):
-                top = root / "sys/fs/cgroup" / mount
-                inner = top / path.lstrip("/")
-                for folder in (inner, *inner.parents):
-                    with contextlib.suppress(OSError, ValueError, IndexError):
-                        if new:
-                            least = min(least, _quota((folder / "cpu.max").read_text()))
-                        else:
-                            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-                            least = min(least, _quota(f"{quota} {period}"))
-                    if folder == top:
-                        break
-    return least
-
-
-@functools.cache
-def _group() -> float:
-    return _granted(pathlib.Path("/"))
-
-
-def processors() -> int:
-    """Processors that this process may use at once: by its affinity, and whole ones that its control group grants."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min(usable, _group())))
 
 
 def _wanted() -> int:
@@ -175,7 +130,7 @@ def _look(most: int) -> _Places:
         n = min(most, processors())
         return _Places(min(n, 1 + max(0, _ONLINE - _load.running())), -1, frozenset())
     usable = os.sched_getaffinity(0)
-    n = int(min(most, len(usable), _group()))
+    n = int(min(most, len(usable), granted()))
     if n > 1:
         n = min(n, 1 + max(0, _ONLINE - _load.running()))
     return _Places(n, int(_getcpu()), usable)

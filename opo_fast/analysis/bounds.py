@@ -222,6 +222,7 @@ def lower_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynami
 
     As the paper cites it (Levy and Mansour 2022, for |F| and |P| of the same order); Theorem 1 differs from it by H^3.5 and
     logarithms.
+    It is 0 for classes of at most |S| candidates, which are too small for its instance.
     """
     instance(layout, "layout", Layout)
     t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)

@@ -77,7 +77,7 @@ class EventStudy:
         for i, (name, right) in enumerate((("squared", self.bounds.squared), ("hellinger", self.bounds.hellinger))):
             self._curve(axes[1, 0], episodes, np.maximum(self.columns[name], 1e-3), f"{name} errors", i)
             axes[1, 0].axhline(right, color=COLOURS[i], linestyle="--", linewidth=1, label=f"guarantee, {right:,.0f}")
-        axes[1, 0].set(title="Errors of the fits", ylabel="expected sum over the past", yscale="log")
+        axes[1, 0].set(title="Errors of the fits", ylabel="expected sum over the past, at least 0.001", yscale="log")
         for one in axes.flat[:3]:
             one.set_xlabel("episode")
             one.legend(frameon=False, fontsize=8)

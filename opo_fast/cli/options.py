@@ -120,7 +120,11 @@ def environment(name: str, horizon: int | None = None, settings: Sequence[str] |
     options = environment_options(horizon, settings)
     if not of_the_user(name):
         return envs.make(name, **options)
-    made = load(name, os.getcwd())(**options)
+    function = load(name, os.getcwd())
+    try:
+        made = function(**options)
+    except TypeError as error:
+        raise OpoError(f"{name} cannot be called with {options or 'nothing'}: {error}") from error
     having(made, name, ("layout", "sample_context"), "a ContextualMDP, or an environment of samples,")
     return made
 

@@ -53,15 +53,8 @@ def from_gymnasium(
         to 1: each with state and action.
     """
     if isinstance(env, str):
-        try:
-            import gymnasium
-        except ImportError:
-            raise OpoError(f"Gymnasium environments need the package gymnasium: {install('gym')}") from None
         name = env if name is None else name
-        try:
-            env = gymnasium.make(env, **options)
-        except (gymnasium.error.Error, TypeError, KeyError, ValueError, AssertionError) as error:
-            raise OpoError(f"env is {shown(env)}: Gymnasium cannot make it ({error})") from None
+        env = _made(env, options)
     elif options:
         raise OpoError(f"options {', '.join(options)} are for an environment given by its id")
     table, source = env, "table"
@@ -113,6 +106,18 @@ def from_gymnasium(
         name=source if name is None else name,
         source=source,
     )
+
+
+def _made(env: str, options: dict[str, Any]) -> Any:
+    """The environment of a Gymnasium id."""
+    try:
+        import gymnasium
+    except ImportError:
+        raise OpoError(f"Gymnasium environments need the package gymnasium: {install('gym')}") from None
+    try:
+        return gymnasium.make(env, **options)
+    except (gymnasium.error.Error, TypeError, KeyError, ValueError, AssertionError) as error:
+        raise OpoError(f"env is {shown(env)}: Gymnasium cannot make it ({error})") from None
 
 
 def _spanning(reward_range: tuple[float, float], expected: Array) -> tuple[float, float]:

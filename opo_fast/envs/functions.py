@@ -84,6 +84,9 @@ def from_functions(
     true_loss = whole(true_loss, "true_loss", least=0, most=len(losses) - 1)
     true_dynamics = whole(true_dynamics, "true_dynamics", least=0, most=len(dynamics) - 1)
     contexts = items(contexts, "contexts", "contexts", some=True)
+    for what, function in (("terminal", terminal), ("allowed", allowed)):
+        if function is not None and not callable(function):
+            raise OpoError(f"{what} is {shown(function)}: a callable, or None, is needed")
     tree = _Tree(whole(horizon, "horizon", least=1, most=MANY), start, items(actions, "actions", "actions", some=True), allowed, contexts)
     tree.grow(dynamics, terminal is not None or joint)
     tree.finish(terminal is not None)
@@ -127,6 +130,10 @@ class _Tree:
         self._places = {context_key(context): i for i, context in enumerate(contexts)}
         self.drawn = isinstance(start, Mapping)
         """Whether a first layer draws the start."""
+        try:
+            hash(None if self.drawn else start)
+        except TypeError:
+            raise OpoError(f"start is {shown(start)}: a hashable state, or a mapping from states to probabilities, is needed") from None
         self.start = {state: real(p, f"start[{state!r}]", most=1.0) for state, p in start.items()} if self.drawn else {start: 1.0}
         as_distribution(np.array(list(self.start.values())), len(self.start), "start", "state")
         self.layers: list[list[Hashable]] = []

@@ -26,7 +26,7 @@ from ._simd import (
     vswap4,
 )
 
-__all__ = ["AHEAD", "group_each", "group_min", "group_sum", "is_policy", "share", "worth_prefetching"]
+__all__ = ["AHEAD", "four_alike", "group_each", "group_min", "group_sum", "is_policy", "share", "worth_prefetching"]
 
 AHEAD = np.uint64(256)
 """How many transitions before their use memory is asked for them."""
@@ -73,6 +73,13 @@ def group_each(x, width):
 
 
 @inlined
+def four_alike(rows, s):
+    """Whether states s..s+3 have as many rows each."""
+    n = rows[s + 1] - rows[s]
+    return rows[s + 2] - rows[s + 1] == n and rows[s + 3] - rows[s + 2] == n and rows[s + 4] - rows[s + 3] == n
+
+
+@inlined
 def is_policy(policy, rows, lo, hi, width, tolerance):
     """Whether the rows of states lo..hi-1 hold probabilities that sum to 1 within `tolerance`, up to its rounding."""
     r = rows[lo]
@@ -95,25 +102,24 @@ def is_policy(policy, rows, lo, hi, width, tolerance):
             s += 8 // width
         faults = vadd(vabove(worst, vset(tolerance * tolerance)), vabove(vsub(zero, least), zero))
         fault = vsum(vadd(faults, strange))
-    n = rows[hi] - rows[hi - 1]
-    if rows[hi] - r == (hi - s) * n:
-        # Four states of as many actions at a time: one sum would wait for each addition to finish.
-        while s + 4 <= hi:
-            x = (0.0, 0.0, 0.0, 0.0)
-            least0 = 0.0
-            least1 = 0.0
-            for i in range(r, r + n):
-                p = tread(policy, strided(i, n, 4), 0)
-                x = (x[0] + p[0], x[1] + p[1], x[2] + p[2], x[3] + p[3])
-                least0 = min(least0, min(p[0], p[1]))
-                least1 = min(least1, min(p[2], p[3]))
-            for total in x:
-                if not abs(total - 1.0) <= tolerance:
-                    fault += 1.0
-            if least0 < 0.0 or least1 < 0.0:
+    # Four states of as many actions at a time: one sum would wait for each addition to finish.
+    while s + 4 <= hi and four_alike(rows, s):
+        n = rows[s + 1] - r
+        x = (0.0, 0.0, 0.0, 0.0)
+        least0 = 0.0
+        least1 = 0.0
+        for i in range(r, r + n):
+            p = tread(policy, strided(i, n, 4), 0)
+            x = (x[0] + p[0], x[1] + p[1], x[2] + p[2], x[3] + p[3])
+            least0 = min(least0, min(p[0], p[1]))
+            least1 = min(least1, min(p[2], p[3]))
+        for total in x:
+            if not abs(total - 1.0) <= tolerance:
                 fault += 1.0
-            r += 4 * n
-            s += 4
+        if least0 < 0.0 or least1 < 0.0:
+            fault += 1.0
+        r += 4 * n
+        s += 4
     while s < hi:
         end = rows[s + 1]
         total = 0.0

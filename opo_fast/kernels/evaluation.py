@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Model, Team
-from ._groups import AHEAD, group_sum, is_policy, share, worth_prefetching
+from ._groups import AHEAD, four_alike, group_sum, is_policy, share, worth_prefetching
 from ._jit import inlined, kernel
 from ._simd import fma, prefetch, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import meet
@@ -159,16 +159,15 @@ def mean(rows, lo, hi, width, policy, q, shift, v):
                 v[s] = vget(means, lane)
                 s += 1
             r += 8
-    n = rows[hi] - rows[hi - 1]
-    if rows[hi] - r == (hi - s) * n:
-        # Four states of as many actions at a time: one sum would wait for each multiply-add to finish.
-        while s + 4 <= hi:
-            means4 = (0.0, 0.0, 0.0, 0.0)
-            for i in range(r, r + n):
-                means4 = tfma(q, strided(i - shift, n, 4), 0, tread(policy, strided(i, n, 4), 0), means4)
-            tput(v, s, means4)
-            r += 4 * n
-            s += 4
+    # Four states of as many actions at a time: one sum would wait for each multiply-add to finish.
+    while s + 4 <= hi and four_alike(rows, s):
+        n = rows[s + 1] - r
+        means4 = (0.0, 0.0, 0.0, 0.0)
+        for i in range(r, r + n):
+            means4 = tfma(q, strided(i - shift, n, 4), 0, tread(policy, strided(i, n, 4), 0), means4)
+        tput(v, s, means4)
+        r += 4 * n
+        s += 4
     while s < hi:
         end = rows[s + 1]
         x = 0.0

@@ -10,6 +10,7 @@ from .protocol import DynamicsOracle, FunctionClass, LossOracle
 from .schedule import Refit, ScheduledOracle, scheduled
 from .sklearn import SklearnDynamicsClass, SklearnDynamicsOracle, SklearnLossClass, SklearnLossOracle, pair_features
 from .softmax import SoftmaxDynamicsClass, SoftmaxDynamicsOracle
+from .stationary import stationary_features
 from .support import Support
 from .tabular import TabularDynamicsClass, TabularDynamicsOracle, TabularLossClass, TabularLossOracle
 
@@ -45,4 +46,5 @@ __all__ = [
     "mixture_weights",
     "pair_features",
     "scheduled",
+    "stationary_features",
 ]

@@ -45,54 +45,13 @@ class Support:
 
     def __init__(self, layout: Layout, allowed: Any = None, action_mask: Array | None = None) -> None:
         self.layout = layout
-        n_actions, sizes = layout.n_actions, layout.layer_sizes
+        n_actions = layout.n_actions
         self.n_rows = int(layout.offsets[-2]) * n_actions
-        if isinstance(allowed, LayeredMDP):
-            allowed = allowed.transitions
-        if isinstance(allowed, Transitions):
-            if allowed.layout != layout:
-                raise OpoError(f"support belongs to {allowed.layout!r}: {layout!r} is needed")
-            allowed = [array.copy() if sp.issparse(array) else array > 0 for array in allowed.arrays()]
-            for array in allowed:
-                if sp.issparse(array):
-                    array.eliminate_zeros()
-        if allowed is not None:
-            allowed = items(allowed, "support", "arrays, one per layer but the last,")
-        if allowed is not None and len(allowed) != layout.horizon - 1:
-            raise OpoError(f"support has {len(allowed)} arrays: H - 1 = {layout.horizon - 1} are needed")
-        self.sparse = bool(allowed is not None and any(sp.issparse(array) for array in allowed))
-        if allowed is None:
-            everything = sum(n * n_actions * n_next for n, n_next in pairwise(sizes))
-            if everything > _MOST:
-                raise OpoError(
-                    f"support is missing: all {everything} transitions of {layout!r} are too many for a table; give those that can happen"
-                )
-        lengths, positions = [], []
-        for h in range(layout.horizon - 1):
-            n_rows, n_next = sizes[h] * n_actions, sizes[h + 1]
-            if allowed is None:
-                lengths.append(np.full(n_rows, n_next))
-                positions.append(np.tile(np.arange(n_next), n_rows))
-                continue
-            array = allowed[h]
-            if sp.issparse(array):
-                if array.shape != (n_rows, n_next):
-                    raise OpoError(f"support[{h}] has shape {array.shape}: (S_h * A, S_h+1) = {(n_rows, n_next)} is needed")
-                array = as_csr(array, f"support[{h}]")
-                lengths.append(np.diff(array.indptr))
-                positions.append(array.indices)
-                continue
-            array = np.asarray(array)
-            if array.shape != (sizes[h], n_actions, n_next) or array.dtype != np.bool_:
-                wanted = (sizes[h], n_actions, n_next)
-                raise OpoError(
-                    f"support[{h}] has shape {array.shape} and dtype {array.dtype}: booleans (S_h, A, S_h+1) = {wanted} are needed"
-                )
-            flat = array.reshape(n_rows, n_next)
-            lengths.append(flat.sum(axis=1))
-            positions.append(np.nonzero(flat)[1])
+        given = _given(layout, allowed)
+        self.sparse = given is not None and any(sp.issparse(array) for array in given)
+        layers = [_every(layout, h) if given is None else _cells(layout, h, given[h]) for h in range(layout.horizon - 1)]
         empty = [np.empty(0, np.int64)]
-        counts = np.concatenate(lengths or empty).astype(np.int64)
+        counts = np.concatenate([lengths for lengths, _ in layers] or empty).astype(np.int64)
         if action_mask is None:
             action_mask = np.ones(layout.shape, bool)
         bad = np.flatnonzero((counts == 0) & action_mask.ravel()[: self.n_rows])
@@ -102,11 +61,11 @@ class Support:
                 f"support: layer {layout.layer_of(state)}, state {state}, action {action} allows no next state; at least one is needed"
             )
         self.indptr = frozen(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-        self.positions = frozen(np.concatenate(positions or empty).astype(np.int64))
+        self.positions = frozen(np.concatenate([positions for _, positions in layers] or empty).astype(np.int64))
         self.n_cells = self.positions.size
         self.row_of = frozen(np.repeat(np.arange(self.n_rows), counts))
         self.counts = frozen(counts)
-        self._stride = max(sizes)
+        self._stride = max(layout.layer_sizes)
         self._keys = self.row_of * self._stride + self.positions
         self._firsts = [int(o) * n_actions for o in layout.offsets[:-1]]
         self._filled = np.flatnonzero(counts)
@@ -187,3 +146,50 @@ class Support:
             flat = array if sp.issparse(array) else array.reshape(hi - lo, -1)
             result[part] = np.asarray(flat[rows, positions]).ravel()
         return result
+
+
+def _given(layout: Layout, allowed: Any) -> list[Any] | None:
+    """The arrays of a support that was given, one per layer but the last; None: every transition is allowed."""
+    if isinstance(allowed, LayeredMDP):
+        allowed = allowed.transitions
+    if isinstance(allowed, Transitions):
+        if allowed.layout != layout:
+            raise OpoError(f"support belongs to {allowed.layout!r}: {layout!r} is needed")
+        allowed = [array.copy() if sp.issparse(array) else array > 0 for array in allowed.arrays()]
+        for array in allowed:
+            if sp.issparse(array):
+                array.eliminate_zeros()
+    if allowed is None:
+        everything = sum(n * layout.n_actions * n_next for n, n_next in pairwise(layout.layer_sizes))
+        if everything > _MOST:
+            raise OpoError(
+                f"support is missing: all {everything} transitions of {layout!r} are too many for a table; give those that can happen"
+            )
+        return None
+    listed = items(allowed, "support", "arrays, one per layer but the last,")
+    if len(listed) != layout.horizon - 1:
+        raise OpoError(f"support has {len(listed)} arrays: H - 1 = {layout.horizon - 1} are needed")
+    return listed
+
+
+def _every(layout: Layout, h: int) -> tuple[Array, Array]:
+    """Number of cells of each row, and their positions, where every transition is allowed."""
+    n_rows, n_next = layout.layer_sizes[h] * layout.n_actions, layout.layer_sizes[h + 1]
+    return np.full(n_rows, n_next), np.tile(np.arange(n_next), n_rows)
+
+
+def _cells(layout: Layout, h: int, array: Any) -> tuple[Array, Array]:
+    """Number of cells of each row of layer `h`, and their positions, as an array allows them."""
+    n_states, n_next = layout.layer_sizes[h], layout.layer_sizes[h + 1]
+    n_rows = n_states * layout.n_actions
+    if sp.issparse(array):
+        if array.shape != (n_rows, n_next):
+            raise OpoError(f"support[{h}] has shape {array.shape}: (S_h * A, S_h+1) = {(n_rows, n_next)} is needed")
+        rows = as_csr(array, f"support[{h}]")
+        return np.diff(rows.indptr), rows.indices
+    array = np.asarray(array)
+    wanted = (n_states, layout.n_actions, n_next)
+    if array.shape != wanted or array.dtype != np.bool_:
+        raise OpoError(f"support[{h}] has shape {array.shape} and dtype {array.dtype}: booleans (S_h, A, S_h+1) = {wanted} are needed")
+    flat = array.reshape(n_rows, n_next)
+    return flat.sum(axis=1), np.nonzero(flat)[1]

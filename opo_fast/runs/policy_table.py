@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, truth
+from .._support.checks import having, instance, truth
 from .._support.files import writing
 from .._support.text import figure, plain, printable
 from ..errors import OpoError
@@ -226,6 +226,9 @@ def policy_table(
     PolicyTable
     """
     agent = getattr(agent, "agent", agent)
+    having(agent, "agent", ("policy",), "an Agent")
+    if names is not None:
+        instance(names, "names", Names, needed="an opo_fast.Names, or None,")
     fitted = hasattr(agent, "model") and hasattr(agent, "fits") and not truth(true_model, "true_model")
     if not fitted and not hasattr(env, "mdp"):
         raise OpoError("env: an environment with mdp(context) is needed, as the agent fits no model (or true_model is True)")

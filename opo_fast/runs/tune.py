@@ -129,7 +129,9 @@ def tune(
     having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
     episodes, trials = whole(episodes, "episodes", least=1), whole(trials, "trials", least=1, most=MANY)
     seeds, validation = whole(seeds, "seeds", least=1, most=SEARCH), whole(validation, "validation", least=2, most=MANY)
-    space, fixed = _space(agent, over), dict(options or {})
+    options = {} if options is None else options
+    instance(options, "options", Mapping, needed="a mapping from names to keyword arguments")
+    space, fixed = _space(agent, over), dict(options)
     search = _Search(cmdp, registry.info(agent).name, episodes, seeds, space, fixed)
     interrupted = search.run(trials, whole(seed, "seed", least=0, most=2**32 - 1), progress)
     done = [trial for trial in search.trials if trial.seeds == seeds]

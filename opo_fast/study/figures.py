@@ -108,7 +108,7 @@ def curves(results: Results, column: str = "cumulative_regret", *, environments:
 def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     scale = 1e-6 if column == "memory" else 1.0
     uniform: tuple[Array, Array] | None = None
-    seeds, judged = 0, judged_on(results)
+    seeds, judged, tops = 0, judged_on(results), list[tuple[float, float]]()
     for label, legend, number in shown_agents(results, environment):
         episodes, values, found = results.curves(environment, label, column, points=POINTS)
         chosen = [i for i, seed in enumerate(found) if judged is None or seed in judged]
@@ -119,11 +119,14 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
         axes.plot(episodes, mean, color=colour, linestyle=style, label=plain(legend), linewidth=1.6)
         axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         seeds = max(seeds, len(chosen))
+        drawn = np.concatenate([mean, high])
+        tops.append((float(np.where(np.isnan(drawn), -np.inf, drawn).max()), float(mean[-1])))
         if column == "cumulative_regret" and uniform is None:
             when, base, _ = results.curves(environment, label, "cumulative_uniform_regret", points=POINTS)
             uniform = when, base[chosen].mean(axis=0)
     # The learners fill the picture; the uniform policy may leave it.
-    top = axes.get_ylim()[1]
+    learners = [most for most, last in tops if uniform is None or abs(last - uniform[1][-1]) > 1e-9 * abs(last)]
+    top = 1.05 * max(learners) if max(learners, default=0.0) > 0 else axes.get_ylim()[1]
     if uniform is not None:
         axes.plot(*uniform, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
     lighten(axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -89,7 +90,11 @@ def read_run(path: pathlib.Path, wanted: Sequence[str] | None = None) -> StoredR
         Of any kind, where the file is damaged.
     """
     check_plain(os.fspath(path), os.stat(path))
-    texts, columns = (_read_parquet if path.suffix == ".parquet" else _read_npz)(path, wanted)
+    read = _read_npz if path.suffix != ".parquet" else functools.partial(_read_parquet, require_pyarrow())
+    try:
+        texts, columns = read(path, wanted)
+    except OpoError as error:
+        raise ValueError(str(error)) from None
     meta = _unseal(texts, columns, wanted)
     if meta["format"] != FORMAT or path.stem != meta["id"]:
         raise ValueError("it is not the run that its name says")
@@ -122,8 +127,7 @@ def _checksum(column: Array) -> str:
     return hashlib.blake2b(array.dtype.str.encode() + array.tobytes(), digest_size=8).hexdigest()
 
 
-def _read_parquet(path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[dict[str, str], dict[str, Array]]:
-    pa = require_pyarrow()
+def _read_parquet(pa: Any, path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[dict[str, str], dict[str, Array]]:
     table = read_table(pa.parquet, path, wanted)
     texts = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
     return texts, {name: table.column(name).to_numpy() for name in table.column_names}

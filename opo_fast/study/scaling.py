@@ -49,7 +49,7 @@ class Growth(NamedTuple):
     fixed: Mapping[str, Any]
 
 
-def power_law(values: Sequence[float], samples: Sequence[Sequence[float]]) -> Estimate:
+def power_law(values: Sequence[float], samples: Sequence[Sequence[float]], *, paired: bool = False) -> Estimate:
     """b of the fit log mean = a + b log value, with a percentile bootstrap interval over the samples of each value.
 
     Always the same resamples, so the same bits. NaN where a mean or a value is not above 0; the interval is NaN where a value has fewer
@@ -61,6 +61,8 @@ def power_law(values: Sequence[float], samples: Sequence[Sequence[float]]) -> Es
         At least two different ones.
     samples : sequence of sequences
         The numbers at each value.
+    paired : bool
+        Whether the i-th numbers of all values belong together, as those of one environment at several T do: they are then drawn together.
     """
     x = np.asarray(values, np.float64)
     data = [np.asarray(sample, np.float64) for sample in samples]
@@ -76,7 +78,9 @@ def power_law(values: Sequence[float], samples: Sequence[Sequence[float]]) -> Es
     if fewest < 2:
         return Estimate(exponent, math.nan, math.nan, fewest)
     rng = np.random.default_rng(0)
-    drawn = np.array([sample[rng.integers(sample.size, size=(RESAMPLES, sample.size))].mean(axis=1) for sample in data])
+    together = rng.integers(fewest, size=(RESAMPLES, fewest)) if paired and len({sample.size for sample in data}) == 1 else None
+    which = [rng.integers(sample.size, size=(RESAMPLES, sample.size)) if together is None else together for sample in data]
+    drawn = np.array([sample[indices].mean(axis=1) for sample, indices in zip(data, which, strict=True)])
     usable = drawn[:, (drawn > 0).all(axis=0)]
     low, high = np.quantile(weights @ np.log(usable), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(exponent, float(low), float(high), fewest)
@@ -129,7 +133,8 @@ def growth_over_episodes(
 ) -> list[Growth]:
     """Growth exponents along T, from studies that differ in their number of episodes.
 
-    An agent that is told T is another one for each, which the growth of one curve (`opo_fast.study.statistics.growth`) does not show.
+    The interval resamples environments and seeds, each with its runs at all T together. An agent that is told T is another one for each
+    T, which the growth of one curve (`opo_fast.study.statistics.growth`) does not show.
 
     Parameters
     ----------
@@ -153,7 +158,7 @@ def growth_over_episodes(
         )
         samples = _samples(looked_at)
         if len(samples) > 1:
-            growths.append(_growth("episodes", agent, samples, dict(fixed or {})))
+            growths.append(_growth("episodes", agent, samples, dict(fixed or {}), paired=True))
     return growths
 
 
@@ -171,9 +176,9 @@ def _samples(where: Iterable[tuple[float, Results, Choice, str, str]]) -> dict[f
     return dict(sorted(samples.items()))
 
 
-def _growth(axis: str, agent: str, samples: Mapping[float, Sequence[float]], fixed: Mapping[str, Any]) -> Growth:
+def _growth(axis: str, agent: str, samples: Mapping[float, Sequence[float]], fixed: Mapping[str, Any], paired: bool = False) -> Growth:
     means = tuple(float(np.mean(sample)) for sample in samples.values())
-    return Growth(axis, agent, tuple(samples), means, power_law(list(samples), list(samples.values())), fixed)
+    return Growth(axis, agent, tuple(samples), means, power_law(list(samples), list(samples.values()), paired=paired), fixed)
 
 
 def scaling_study(

@@ -116,7 +116,7 @@ def test_files_by_name(tmp_path):
     with pytest.raises(of.OpoError, match=r"'\.csv'; \.npz or \.tra"):
         envs.make(str(tmp_path / "x.csv"))
     (tmp_path / "x.npz").write_text("1")
-    with pytest.raises(of.OpoError, match="holds no model"):
+    with pytest.raises(of.OpoError, match="is not a model of opo_fast"):
         envs.make(str(tmp_path / "x.npz"))
 
 

@@ -168,6 +168,7 @@ def valid_files() -> dict[str, tuple[bytes, Callable[[pathlib.Path], Any]]]:
     for name, thing in things.items():
         thing.save(folder / f"{name}.npz")
     worlds.log().save(folder / "log.parquet")
+    of.simulate(*worlds.make_agent("opo"), 6, save=folder / "run.npz")
 
     def fresh(name: str) -> Callable[[pathlib.Path], Any]:
         def read(path: pathlib.Path) -> None:
@@ -176,6 +177,12 @@ def valid_files() -> dict[str, tuple[bytes, Callable[[pathlib.Path], Any]]]:
 
         return read
 
+    def resumed(path: pathlib.Path) -> None:
+        run = of.Simulation.load(path, *worlds.make_agent("opo"), 8)
+        while run.episode < 8:
+            run.step()
+        run.result().summary()
+
     readers: dict[str, Callable[[pathlib.Path], Any]] = {
         "agent.npz": fresh("opo"),
         "tabular.npz": fresh("tabular-opo"),
@@ -183,6 +190,7 @@ def valid_files() -> dict[str, tuple[bytes, Callable[[pathlib.Path], Any]]]:
         "sparse.npz": lambda path: of.solve(of.LayeredMDP.load(path)),
         "table.npz": lambda path: of.solve(of.envs.from_file(path, 3).mdp(0)),
         "result.npz": lambda path: of.SimulationResult.load(path).summary(),
+        "run.npz": resumed,
         "log.npz": lambda path: list(of.oracles.TrajectoryLog.load(path)),
         "log.parquet": lambda path: list(of.oracles.TrajectoryLog.load(path)),
     }
@@ -249,6 +257,8 @@ LINES = [
     "theory --horizon 4 --states 9 --actions 3 -T 100 --losses 5 --dynamics 6 --delta 0.1",
     "theory combination-lock -T 50 --bonus-scale 0.1",
     "compare random-finite --agents opo,uniform -T 4 --seeds 2 --set n_contexts=2",
+    "run --resume r -T 9 --no-plot", "policy r --context 0 --csv p.csv", "envs random-finite",
+    "compare combination-lock --agents tabular-opo:bonus_scale=0.1:eta_scale=2 -T 2 --seeds 1 --no-plot",
     "agents", "envs", "--version", "show result.npz", "study run study.toml", "study show none",
 ]  # fmt: skip
 

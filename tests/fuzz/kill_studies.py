@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import collections
+import multiprocessing
 import os
 import pathlib
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -61,20 +60,22 @@ def files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
 
 
-def drive(folder: str, format: str, workers: str) -> None:
+def drive(folder: str, format: str, workers: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     # A shell starts what runs in the background with Ctrl-C ignored, and a study leaves that as it is.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    run_study(study_of(format), folder, workers=int(workers), progress=False)
+    run_study(study_of(format), folder, workers=workers, progress=False)
 
 
 def kill_once(rng: random.Random, folder: pathlib.Path, format: str, workers: int) -> str:
     """Start the study, kill one of its processes at a random moment, and wait until all are gone; tells what was killed."""
     before = len(files(folder)) if folder.exists() else 0
-    command = [sys.executable, __file__, "--drive", str(folder), format, str(workers)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    # A fork of this process, which has imported everything: only what a study does is killed, and a hundred kills take minutes.
+    process = multiprocessing.get_context("fork").Process(target=drive, args=(str(folder), format, workers))
+    process.start()
     # One kill in four hits the start, when nothing is computed yet.
     if rng.random() < 0.75:
-        while process.poll() is None and len(files(folder)) == before:
+        while process.exitcode is None and len(files(folder)) == before:
             time.sleep(0.005)
     time.sleep(rng.uniform(0.0, 1.0))
     number, victims = rng.choice(SIGNALS), [process.pid]
@@ -94,7 +95,9 @@ def kill_once(rng: random.Random, folder: pathlib.Path, format: str, workers: in
         # The driver finds the dead worker out and goes on; it is then killed, too, so that the study stays unfinished.
         time.sleep(rng.uniform(0.0, 1.5))
         process.kill()
-    process.wait(timeout=WAIT)
+    process.join(WAIT)
+    if process.exitcode is None:
+        raise SystemExit("the driver is stuck")
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], timeout=WAIT)
     for child in alive:
         raise SystemExit(f"process {child.pid} outlives its driver")
@@ -111,6 +114,7 @@ def campaign(rng: random.Random, place: pathlib.Path, format: str, workers: int,
     known: dict[str, tuple[int, int]] = {}
     while sum(counts.values()) < kills:
         counts[kill_once(rng, folder, format, workers)] += 1
+        print(f"{format}, {workers} worker(s), kill {sum(counts.values())}", flush=True)
         now = files(folder) if folder.exists() else {}
         again = [name for name, mark in known.items() if now.get(name) != mark]
         if again:
@@ -146,11 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100, help="in all; default: 100")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.drive:
-        drive(*options.drive)
-        return
     began = time.monotonic()
     counts: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as place:

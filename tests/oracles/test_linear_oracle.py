@@ -10,7 +10,7 @@ from hypothesis import given
 from oracle_worlds import draw_log, exponent, numbers, random_blocks
 
 import opo_fast as of
-from opo_fast.oracles import DisjointLinearLossClass, LinearLossClass, TrajectoryLog
+from opo_fast.oracles import DisjointLinearLossClass, LinearLossClass, TrajectoryLog, stationary_features
 
 LAYOUT = of.Layout([1, 3, 3], 2)
 THETA = np.array([0.30, 0.45, 0.15, 0.05])
@@ -167,3 +167,18 @@ def test_features_of_the_wrong_size_or_not_finite_are_refused_before_anything_is
         LinearLossClass(3, 4).oracle(LAYOUT)
     with pytest.raises(of.OpoError, match="ridge is -1"):
         LinearLossClass(world.features, 4, ridge=-1)
+
+
+def test_stationary_features_are_those_of_every_layer():
+    """A linear class over (S, A, d) features gives the losses that the unrolled model has."""
+    rng = np.random.default_rng(0)
+    P, phi, theta = rng.dirichlet(np.ones(3), (3, 2)), rng.random((3, 2, 4)) / 4, rng.random(4)
+    for start, first in ((1, 1), ([0.2, 0.3, 0.5], None)):
+        mdp = of.LayeredMDP.stationary(P, phi @ theta, 4, start)
+        features = stationary_features(lambda context: phi, mdp.layout, first)
+        np.testing.assert_allclose(features(0) @ theta, mdp.losses, rtol=1e-14)
+        assert LinearLossClass(features, 4).oracle(mdp.layout, None).losses(0, 0).shape == mdp.layout.shape
+    with pytest.raises(of.OpoError, match=r"features at context 0 have shape \(2, 2, 4\): \(3, 2, \.\.\.\) is needed"):
+        stationary_features(lambda context: phi[:2], mdp.layout)(0)
+    with pytest.raises(of.OpoError, match=r"layout has layers of \(1, 2, 3\) states"):
+        stationary_features(lambda context: phi, of.Layout([1, 2, 3], 2))

@@ -21,6 +21,11 @@ def test_an_exact_power_law():
     found = power_law([1, 2, 4, 8], [[3 * x**0.7] * 5 for x in (1, 2, 4, 8)])
     assert (found.mean, found.low, found.high) == pytest.approx((0.7, 0.7, 0.7), rel=1e-12)
     assert found.seeds == 5
+    # What is paired has no spread of its own: each of the five grows with the same exponent.
+    scaled = [[k * x**0.7 for k in (1, 2, 3, 4, 9)] for x in (1, 2, 4, 8)]
+    together, apart = power_law([1, 2, 4, 8], scaled, paired=True), power_law([1, 2, 4, 8], scaled)
+    assert (together.mean, together.low, together.high) == pytest.approx((0.7, 0.7, 0.7), rel=1e-9)
+    assert apart.high - apart.low > 0.1
     # Two points: the slope of their line.
     assert power_law([2, 10], [[4.0], [7.0, 9.0]]).mean == pytest.approx(math.log(2) / math.log(5), rel=1e-12)
 
