@@ -249,6 +249,7 @@ BAD = {
     "sparse policy": (lambda: of.occupancy(model(), sp.csr_array(policy())), ["policy", "sparse"]),
     "mdp is a layout": (lambda: of.solve(model().layout), ["mdp", "Layout", "LayeredMDP"]),
     "a list of what are no models": (lambda: of.solve([model(), 3]), ["mdp[1]", "int", "LayeredMDP"]),
+    "mdp is a list of arrays": (lambda: of.solve([model().losses]), ["mdp", "ndarray", "LayeredMDP"]),
     "unknown backend": (lambda: of.solve(model(), backend="cuda"), ["backend", "'cuda'", "'numba'"]),
     "seed instead of a generator": (lambda: of.rollout(model(), policy(), 3), ["rng", "int", "Generator"]),
     "legacy generator": (lambda: of.rollout(model(), policy(), np.random.RandomState(0)), ["rng", "RandomState"]),
