@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from ._support.checks import real, whole
+from ._support.checks import as_integer, as_number
 from .errors import OpoError
 
 __all__ = ["PairedRatio", "paired_ratio"]
@@ -68,9 +68,9 @@ def paired_ratio(
     for name, function in (("run", run), ("alternative", alternative)):
         if not callable(function):
             raise OpoError(f"{name} is a {type(function).__name__}: pass a function without arguments")
-    pairs = whole(pairs, "pairs", least=BLOCK)
-    level = real(level, "level", least=0.0, most=1.0, strict=True)
-    limit = None if most is None else real(most, "most", strict=True)
+    pairs = as_integer(pairs, "pairs", least=BLOCK)
+    level = as_number(level, "level", least=0.0, most=1.0, strict=True)
+    limit = None if most is None else as_number(most, "most", strict=True)
     calls = (_calls(run), _calls(alternative))
     ratios: list[float] = []
     while True:

@@ -28,16 +28,16 @@ __all__ = [
     "frozen",
     "having",
     "instance",
-    "items",
+    "as_items",
     "labels_of",
     "one_of",
     "pair_of",
     "read_only",
-    "real",
+    "as_number",
     "shown",
     "tolerance_of",
-    "truth",
-    "whole",
+    "as_bool",
+    "as_integer",
 ]
 
 Array = npt.NDArray[Any]
@@ -59,7 +59,7 @@ def read_only(array: Array) -> Array:
     return frozen(array.view())
 
 
-def truth(value: Any, name: str) -> bool:
+def as_bool(value: Any, name: str) -> bool:
     """`value` as a bool, or an error that names it."""
     if not isinstance(value, (bool, np.bool_)):
         raise OpoError(f"{name} is {shown(value)}: True or False is needed")
@@ -75,7 +75,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:180]}..."
 
 
-def whole(value: Any, name: str, *, least: int, most: int | None = LARGEST) -> int:
+def as_integer(value: Any, name: str, *, least: int, most: int | None = LARGEST) -> int:
     """`value` as an int within [least, most], or an error that names it; seeds alone may be of any size."""
     scalar = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
     if not scalar and not (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu"):
@@ -88,7 +88,7 @@ def whole(value: Any, name: str, *, least: int, most: int | None = LARGEST) -> i
     return number
 
 
-def real(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, strict: bool = False) -> float:
+def as_number(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, strict: bool = False) -> float:
     """`value` as a finite float within [least, most] (`strict`: both ends excluded), or an error that names it."""
     try:
         # NumPy's complex numbers turn into their real part, and one-entry arrays into their entry.
@@ -121,7 +121,7 @@ def as_list(values: Any) -> list[Any] | None:
     return None if iterator is None else list(iterator)
 
 
-def items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any]:
+def as_items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any]:
     """`values`, any iterable but a text, as a list (with `some` not empty) of what `of` names in the plural, or an error."""
     listed = as_list(values)
     if listed is None:
@@ -165,7 +165,7 @@ def having(value: Any, name: str, attributes: Iterable[str], needed: str) -> Non
 
 def labels_of(values: Any, n: int, name: str, of: str) -> tuple[str, ...]:
     """One text for each of `n` things, which `of` names in the plural."""
-    labels = tuple(map(str, items(values, name, "texts")))
+    labels = tuple(map(str, as_items(values, name, "texts")))
     if len(labels) != n:
         raise OpoError(f"{name} has {len(labels)} entries: one for each of the {n} {of} is needed")
     return labels
@@ -174,12 +174,12 @@ def labels_of(values: Any, n: int, name: str, of: str) -> tuple[str, ...]:
 def pair_of(value: Any, name: str, of: str) -> tuple[float, float]:
     """Two finite numbers."""
     try:
-        entries = items(value, name, "numbers")
+        entries = as_items(value, name, "numbers")
     except OpoError:
         entries = []
     if len(entries) != 2:
         raise OpoError(f"{name} is {shown(value)}: a pair {of} is needed")
-    return real(entries[0], f"{name}[0]", least=-np.inf), real(entries[1], f"{name}[1]", least=-np.inf)
+    return as_number(entries[0], f"{name}[0]", least=-np.inf), as_number(entries[1], f"{name}[1]", least=-np.inf)
 
 
 def as_array(values: Any, name: str | Place) -> Array:

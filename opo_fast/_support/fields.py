@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import OpoError
-from .checks import LARGEST, as_array, items, real, truth, whole
+from .checks import LARGEST, as_array, as_bool, as_integer, as_items, as_number
 
 __all__ = ["Fields", "agrees", "as_fit"]
 
@@ -56,29 +56,29 @@ class Fields:
         """All fields as they are."""
         return dict(self.state)
 
-    def whole(self, key: str, *, least: int = 0, most: int = LARGEST) -> int:
+    def integer(self, key: str, *, least: int = 0, most: int = LARGEST) -> int:
         """A whole number within [least, most]."""
-        return whole(self.value(key), self.place(key), least=least, most=most)
+        return as_integer(self.value(key), self.place(key), least=least, most=most)
 
     def exactly(self, key: str, wanted: int, why: str) -> int:
         """A whole number that the rest of the state determines."""
-        found = self.whole(key)
+        found = self.integer(key)
         if found != wanted:
             raise self.fault(key, f"is {found}: {wanted} is needed, {why}")
         return found
 
     def number(self, key: str, *, least: float = 0.0, most: float = np.inf) -> float:
         """A finite number within [least, most]."""
-        return real(self.value(key), self.place(key), least=least, most=most)
+        return as_number(self.value(key), self.place(key), least=least, most=most)
 
-    def truth(self, key: str) -> bool:
+    def flag(self, key: str) -> bool:
         """True or False."""
-        return truth(self.value(key), self.place(key))
+        return as_bool(self.value(key), self.place(key))
 
     def listed(self, key: str, length: int | None = None) -> list[Any]:
         """A sequence, of `length` entries where that is given."""
         value = self.value(key)
-        found = value.tolist() if isinstance(value, np.ndarray) else items(value, self.place(key), "entries")
+        found = value.tolist() if isinstance(value, np.ndarray) else as_items(value, self.place(key), "entries")
         if not isinstance(found, list) or (length is not None and len(found) != length):
             raise self.fault(key, f"has {len(found) if isinstance(found, list) else 'no'} entries: {length} are needed")
         return found

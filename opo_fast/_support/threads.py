@@ -31,7 +31,7 @@ import numpy as np
 
 from ..kernels import _sync
 from ..kernels._jit import COMPILED
-from .checks import whole
+from .checks import as_integer
 from .processors import granted, processors
 
 __all__ = ["get_threads", "processors", "run_all", "run_together", "set_threads"]
@@ -80,7 +80,7 @@ def get_threads() -> int:
 def set_threads(n: int | None) -> None:
     """Use `n` threads in this process from now on (None: the default). Results do not depend on it."""
     global _count
-    _count = None if n is None else whole(n, "n", least=1)
+    _count = None if n is None else as_integer(n, "n", least=1)
 
 
 # Whether a processor waits for one.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, as_real, pair_of, real
+from .._support.checks import as_array, as_number, as_real, pair_of
 from .._support.fields import Fields
 from ..errors import OpoError
 from ..model.layout import Layout
@@ -105,7 +105,7 @@ class UCCB(RMUCDD):
         memory: int = MEMORY,
     ) -> None:
         check_bandit(layout)
-        probability, scale = real(delta, "delta", least=0.0, most=1.0, strict=True), real(bonus_scale, "bonus_scale")
+        probability, scale = as_number(delta, "delta", least=0.0, most=1.0, strict=True), as_number(bonus_scale, "bonus_scale")
 
         def theory(t: int) -> list[float]:
             log_term = math.log(2 / probability) + _log_size(loss_class) + 3 * math.log(t)
@@ -138,7 +138,7 @@ def inverse_gap_weights(losses: Array, gamma: float, allowed: Array | None = Non
         At least 0; 0 is uniform.
     allowed : ndarray of bool, shape (A,), optional
     """
-    losses, gamma = as_real(losses, "losses"), real(gamma, "gamma")
+    losses, gamma = as_real(losses, "losses"), as_number(gamma, "gamma")
     allowed = np.ones(losses.shape, bool) if allowed is None else as_array(allowed, "allowed")
     if losses.ndim != 1 or allowed.shape != losses.shape or allowed.dtype != np.bool_ or not allowed.any():
         raise OpoError(
@@ -166,7 +166,7 @@ class _Bandit(OracleAgent):
         backend: Backend,
     ) -> None:
         check_bandit(layout)
-        self.delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
         self.log_size = _log_size(loss_class)
         super().__init__(layout, loss_class, NO_DYNAMICS, action_mask=action_mask, backend=backend)
 
@@ -223,7 +223,7 @@ class SquareCB(_Bandit):
         gamma, exponent = (None, 0.0) if schedule is None else pair_of(schedule, "schedule", "(scale, exponent)")
         log_term = 2 * self.log_size + math.log(2 / self.delta)
         (gamma,) = self._parameters(episodes, {"schedule[0]": gamma}, lambda t: [math.sqrt(layout.n_actions * t / log_term)])
-        self.schedule = gamma * real(eta_scale, "eta_scale"), real(exponent, "schedule[1]")
+        self.schedule = gamma * as_number(eta_scale, "eta_scale"), as_number(exponent, "schedule[1]")
 
     @property
     def gamma(self) -> float:
@@ -272,7 +272,7 @@ class FALCON(_Bandit):
         backend: Backend = "numba",
     ) -> None:
         super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
-        self.eta_scale = real(eta_scale, "eta_scale")
+        self.eta_scale = as_number(eta_scale, "eta_scale")
         self.epoch_fit: Hashable = self.fits[0]
 
     @property
@@ -343,7 +343,7 @@ class RegCB(_Bandit):
         super().__init__(layout, loss_class, delta=delta, action_mask=action_mask, backend=backend)
         if not hasattr(self.loss_oracle, "lower_bound"):
             raise OpoError(f"loss_class is a {type(loss_class).__name__}: an oracle with lower_bound(context, radius) is needed")
-        self.allowed_excess = real(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
+        self.allowed_excess = as_number(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
 
     def lower_bound(self, context: Any) -> Array:
         """The least loss of each action over what is left of the class, shape (A,)."""
@@ -369,4 +369,4 @@ class RegCB(_Bandit):
 
 
 def _log_size(loss_class: Any) -> float:
-    return math.log(real(getattr(loss_class, "size", 1.0), "loss_class.size", least=1.0))
+    return math.log(as_number(getattr(loss_class, "size", 1.0), "loss_class.size", least=1.0))

@@ -43,7 +43,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_real, instance, items, real, shown, whole
+from .._support.checks import as_integer, as_items, as_number, as_real, instance, shown
 from .._support.fields import Fields, agrees, as_fit
 from .._support.state import read_state, write_state
 from ..errors import OpoError
@@ -146,7 +146,7 @@ class BaseAgent:
             In [0, 1].
         """
         names, layout = self.names or Names(), self.layout
-        states, actions = items(states, "states", "states"), items(actions, "actions", "actions")
+        states, actions = as_items(states, "states", "states"), as_items(actions, "actions", "actions")
         for name, listed in (("states", states), ("actions", actions)):
             if len(listed) != layout.horizon:
                 raise OpoError(f"{name} has {len(listed)} entries: one for each of the {layout.horizon} layers is needed")
@@ -178,9 +178,9 @@ class BaseAgent:
         if any(value is None for value in values):
             if episodes is None:
                 raise OpoError(f"episodes is missing: the theory's parameters need it (or give {' and '.join(given)})")
-            self.planned = whole(episodes, "episodes", least=1, most=10**100)
+            self.planned = as_integer(episodes, "episodes", least=1, most=10**100)
             values = [told if value is None else value for value, told in zip(values, theory(self.planned), strict=True)]
-        return tuple(real(value, name) for name, value in zip(given, values, strict=True))
+        return tuple(as_number(value, name) for name, value in zip(given, values, strict=True))
 
     def _learn(self, trajectory: Trajectory) -> None:
         """Take in a checked trajectory, or raise and change nothing."""
@@ -216,7 +216,7 @@ class BaseAgent:
             place, found, wanted = _difference(key, theirs.get(key), value)
             if place:
                 raise OpoError(f"state belongs to an agent whose {place} is {shown(found)}: {shown(wanted)} is needed, as this agent has")
-        episode, planning_calls = fields.whole("episode"), fields.whole("planning_calls")
+        episode, planning_calls = fields.integer("episode"), fields.integer("planning_calls")
         before = self.state()
         try:
             self._restore(state)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import having, real
+from .._support.checks import as_number, having
 from .._support.lru import LRU
 from ..model.contextual import context_key
 from ..model.layered import LayeredMDP
@@ -84,8 +84,8 @@ class EpsilonGreedy(Greedy):
         action_mask: npt.ArrayLike | None = None,
         backend: Backend = "numba",
     ) -> None:
-        self.scale = real(scale, "scale")
-        self.constant = None if epsilon is None else real(epsilon, "epsilon", most=1.0)
+        self.scale = as_number(scale, "scale")
+        self.constant = None if epsilon is None else as_number(epsilon, "epsilon", most=1.0)
         super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
 
     @property

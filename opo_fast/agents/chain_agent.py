@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, items, whole
+from .._support.checks import as_integer, as_items, instance
 from .._support.fields import Fields, as_fit
 from ..algorithm.engine import ChainEngine
 from ..algorithm.history import Fits, History
@@ -63,7 +63,7 @@ class ChainAgent(OracleAgent):
         self.versions: tuple[Hashable, Hashable] = (None, None)
         super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask, backend=backend)
         self.history = History()
-        self.engine = ChainEngine(layout, self.action_mask, rule, self, whole(memory, "memory", least=0))
+        self.engine = ChainEngine(layout, self.action_mask, rule, self, as_integer(memory, "memory", least=0))
         if not self.rule.forced:
             self.history.append(Fits(*self.fits, *self.versions))
 
@@ -159,7 +159,7 @@ class ChainAgent(OracleAgent):
     def prefetch(self, contexts: Sequence[Any]) -> None:
         """Advance the chains of these contexts side by side. A hint that never changes a result."""
         if self.backend == "numba" and self.episode >= self.rule.forced:
-            self.engine.prefetch(items(contexts, "contexts", "contexts"), self.history, self.steps)
+            self.engine.prefetch(as_items(contexts, "contexts", "contexts"), self.history, self.steps)
 
     @property
     def lookahead(self) -> int:
@@ -204,7 +204,7 @@ class ChainAgent(OracleAgent):
     def _restored_history(self, fields: Fields) -> History:
         """The history of a state whose oracles are restored already."""
         history = History()
-        wanted = max(0, fields.whole("episode") - self.rule.forced + 1)
+        wanted = max(0, fields.integer("episode") - self.rule.forced + 1)
         history.length = fields.exactly("history.length", wanted, "one step for each episode after the forced ones, and the first models")
         runs = fields.listed("history.runs")
         history.starts = fields.positions("history.starts", (len(runs),), most=max(0, wanted - 1)).tolist()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .._support.checks import real, whole
+from .._support.checks import as_integer, as_number
 from ..algorithm.rules import euc3rl_rule
 from ..model.layout import Layout
 from ..model.operations import Backend
@@ -97,13 +97,13 @@ def euc3rl_parameters(
     H^3 sqrt(T |S||A| d L).
     """
     check_layout(layout)
-    episodes = whole(episodes, "episodes", least=1, most=10**100)
-    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-    n_losses = real(loss_class_size, "loss_class_size", least=1.0)
-    n_dynamics = real(dynamics_class_size, "dynamics_class_size", least=1.0)
+    episodes = as_integer(episodes, "episodes", least=1, most=10**100)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+    n_losses = as_number(loss_class_size, "loss_class_size", least=1.0)
+    n_dynamics = as_number(dynamics_class_size, "dynamics_class_size", least=1.0)
     pairs = layout.n_states * layout.n_actions
-    eluder = min(n_dynamics, float(pairs)) if eluder is None else real(eluder, "eluder")
+    eluder = min(n_dynamics, float(pairs)) if eluder is None else as_number(eluder, "eluder")
     h = layout.horizon
     log_term = math.log(128.0) + 4 * math.log(episodes) + math.log(h) + math.log(n_losses) + math.log(n_dynamics) - 2 * math.log(delta)
-    beta = real(bonus_scale, "bonus_scale") * math.sqrt(episodes * h**6 * eluder * log_term / (pairs * math.log(episodes + 1)))
+    beta = as_number(bonus_scale, "bonus_scale") * math.sqrt(episodes * h**6 * eluder * log_term / (pairs * math.log(episodes + 1)))
     return beta, beta / math.sqrt(2 * h)

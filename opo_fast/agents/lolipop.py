@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import real
+from .._support.checks import as_number
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError
@@ -130,9 +130,9 @@ class LOLIPOP(BaseAgent):
                     f"{name} is a {type(given).__name__}: a function class with oracle(...) is needed, one oracle for each segment"
                 )
         self.loss_class, self.dynamics_class = loss_class, dynamics_class
-        self.delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-        self.eta_scale, self.trust_scale = real(eta_scale, "eta_scale"), real(trust_scale, "trust_scale")
-        self.log_size = sum(math.log(real(getattr(c, "size", 1.0), "size", least=1.0)) for c in (loss_class, dynamics_class))
+        self.delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.eta_scale, self.trust_scale = as_number(eta_scale, "eta_scale"), as_number(trust_scale, "trust_scale")
+        self.log_size = sum(math.log(as_number(getattr(c, "size", 1.0), "size", least=1.0)) for c in (loss_class, dynamics_class))
         sizes, a = layout.layer_sizes, layout.n_actions
         work = max(sizes) * a * sum(n * a * following for n, following in pairwise(sizes))
         if work > LARGEST:
@@ -343,9 +343,9 @@ class LOLIPOP(BaseAgent):
 
     def _restore(self, state: State) -> None:
         fields, horizon = Fields(state, SOURCE), self.layout.horizon
-        epoch, count = fields.whole("epoch", least=1, most=62), fields.whole("segment", least=1, most=horizon)
+        epoch, count = fields.integer("epoch", least=1, most=62), fields.integer("segment", least=1, most=horizon)
         length = 1 << (epoch - 1)
-        played = fields.whole("played", most=length - 1)
+        played = fields.integer("played", most=length - 1)
         fields.exactly("episode", horizon * (length - 1) + (count - 1) * length + played, "as of its epoch and segment")
         calls = fields.exactly("oracle_calls", 2 * ((epoch - 1) * horizon + count - 1), "two for each finished segment")
         before = [self._segment(f"before {h}", fields) for h in range(horizon)]

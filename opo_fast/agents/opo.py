@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy.typing as npt
 
-from .._support.checks import real, shown, whole
+from .._support.checks import as_integer, as_number, shown
 from ..algorithm.parameters import parameters
 from ..algorithm.rules import ChainRule, opo_rule
 from ..algorithm.self_tuning import self_tuning_rule
@@ -135,8 +135,8 @@ class OPO(ChainAgent):
         self, layout: Layout, episodes: int | None, sizes: dict[str, float], delta: float, oracles: tuple[Any, Any]
     ) -> ChainRule:
         """The rule without parameters, and plausible sets in the oracles that can keep them."""
-        delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-        self.planned = None if episodes is None else whole(episodes, "episodes", least=1, most=10**100)
+        delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.planned = None if episodes is None else as_integer(episodes, "episodes", least=1, most=10**100)
         plausible = all(hasattr(oracle, "keep_plausible") for oracle in oracles)
         if plausible:
             for oracle in oracles:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import having, items, real, whole
+from .._support.checks import as_integer, as_items, as_number, having
 from ..algorithm.rules import rmucdd_rule
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
@@ -86,7 +86,7 @@ class RMUCDD(ChainAgent):
         memory: int = MEMORY,
     ) -> None:
         check_layout(layout)
-        p_min = real(p_min, "p_min", most=1.0)
+        p_min = as_number(p_min, "p_min", most=1.0)
         if p_min == 0:
             p_min = 1.0 / max(layout.layer_sizes)
             warnings.warn(
@@ -134,12 +134,14 @@ def rmucdd_parameters(
     delta) for losses (OPO paper, Corollary 4.2) and the same with |P| for dynamics.
     """
     check_layout(layout)
-    episodes = whole(episodes, "episodes", least=1, most=10**100)
-    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-    p_min = real(p_min, "p_min", most=1.0)
-    scale = real(bonus_scale, "bonus_scale") * math.sqrt(p_min * episodes / (layout.n_states * layout.n_actions * math.log(episodes + 1)))
+    episodes = as_integer(episodes, "episodes", least=1, most=10**100)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+    p_min = as_number(p_min, "p_min", most=1.0)
+    scale = as_number(bonus_scale, "bonus_scale") * math.sqrt(
+        p_min * episodes / (layout.n_states * layout.n_actions * math.log(episodes + 1))
+    )
     errors = [
-        68 * layout.horizon * (math.log(2 / delta) + 3 * math.log(episodes) + math.log(real(size, name, least=1.0)))
+        68 * layout.horizon * (math.log(2 / delta) + 3 * math.log(episodes) + math.log(as_number(size, name, least=1.0)))
         for size, name in ((loss_class_size, "loss_class_size"), (dynamics_class_size, "dynamics_class_size"))
     ]
     return scale * math.sqrt(errors[0]), scale * math.sqrt(errors[1])
@@ -167,7 +169,7 @@ def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> f
         if contexts is None:
             raise OpoError("contexts is missing: this environment does not list its contexts")
     least = 1.0
-    for context in items(contexts, "contexts", "contexts"):
+    for context in as_items(contexts, "contexts", "contexts"):
         least = min(least, _minimum_reachability(model.mdp(context)))
         if least == 0.0:
             break

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real, truth, whole
+from .._support.checks import as_bool, as_integer, as_number
 from .._support.fields import Fields
 from .._support.state import decode, encode
 from ..errors import OpoError
@@ -83,11 +83,11 @@ class TabularOPO(BaseAgent):
         action_mask: npt.ArrayLike | None = None,
     ) -> None:
         super().__init__(layout, action_mask=action_mask)
-        self.planned, h = whole(episodes, "episodes", least=1), layout.horizon
+        self.planned, h = as_integer(episodes, "episodes", least=1), layout.horizon
         k = self.planned
-        delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
-        self.bonus_scale, self.per_context = real(bonus_scale, "bonus_scale"), truth(per_context, "per_context")
-        self.eta = real(eta_scale, "eta_scale") * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * k))
+        delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.bonus_scale, self.per_context = as_number(bonus_scale, "bonus_scale"), as_bool(per_context, "per_context")
+        self.eta = as_number(eta_scale, "eta_scale") * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * k))
         allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
         counts = allowed.sum(axis=1)
         self.allowed, self.start = allowed, np.repeat(1.0 / counts, counts)
@@ -201,7 +201,9 @@ class TabularOPO(BaseAgent):
         whole_counts = bool((n == np.floor(n)).all() and (seen == np.floor(seen)).all())
         fields.check("n", whole_counts, "and seen hold numbers of visits that are not whole")
         start_visits = int(n[:, : self.rows[1]].sum())
-        fields.check("n", start_visits == fields.whole("episode"), f"counts {start_visits} episodes: {fields.whole('episode')} are needed")
+        fields.check(
+            "n", start_visits == fields.integer("episode"), f"counts {start_visits} episodes: {fields.integer('episode')} are needed"
+        )
         sums = np.add.reduceat(stacks["policy"], self.rows[:-1], axis=1)
         fields.check("policy", bool((np.abs(sums - 1) <= 1e-9).all()), "holds probabilities that do not sum to 1")
         for h in range(layout.horizon - 1):

@@ -243,9 +243,9 @@ class Chain:
     def restore(self, fields: Fields, history: History, n: int) -> None:
         """Take over a `state` of a chain of the same engine, history and contexts, which has come to at most `n` steps."""
         greedy, latest = self.engine.rule.greedy, self.engine.rule.visits == "latest"
-        steps = fields.whole("steps", most=n)
+        steps = fields.integer("steps", most=n)
         # A greedy chain has no policy of the coming step yet.
-        first = fields.whole("first", most=max(0, steps - 1) if greedy else steps)
+        first = fields.integer("first", most=max(0, steps - 1) if greedy else steps)
         store = fields.numbers("store", (steps - first + (0 if greedy else 1), self.width), least=0.0, most=1.0 + 1e-9)
         fields.check("store", self._are_policies(store), "holds probabilities that do not sum to 1")
         known = history.dynamics(0, n) if latest else {None}
@@ -261,7 +261,7 @@ class Chain:
         sum_q, v = fields.numbers("sum_q", (self.width,)), fields.numbers("v", self.v.shape)
         if self.hedge is not None:
             self.hedge.restore(fields.inner("hedge"))
-        self.planned, self.surprised = fields.whole("planned"), fields.truth("surprised")
+        self.planned, self.surprised = fields.integer("planned"), fields.flag("surprised")
         self.steps, self.kept, self.sum_q, self.v, self.last = steps, set(kept), sum_q, v, last
         self.policies.take_over(store, first)
         self.visits = {fit: VisitSum(own, int(count)) for fit, own, count in zip(fits, map(np.array, visits), counted, strict=True)}

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import shown, whole
+from .._support.checks import as_integer, shown
 from .._support.fields import Fields
 from .._support.threads import get_threads, run_all
 from ..kernels._simd import LANES
@@ -183,8 +183,8 @@ class ChainEngine:
         order = fields.listed("order")
         for pair in order:
             fields.check("order", isinstance(pair, (list, tuple)) and len(pair) == 2, f"holds {shown(pair)}: chain and lane are needed")
-            chain = chains[whole(pair[0], fields.place("order"), least=0, most=len(chains) - 1)]
-            lane = whole(pair[1], fields.place("order"), least=0, most=len(chain.contexts) - 1)
+            chain = chains[as_integer(pair[0], fields.place("order"), least=0, most=len(chains) - 1)]
+            lane = as_integer(pair[1], fields.place("order"), least=0, most=len(chain.contexts) - 1)
             held[context_key(chain.contexts[lane])] = chain, lane
         fields.check("order", len(held) == len(order), "names a context twice")
         self._chains = held

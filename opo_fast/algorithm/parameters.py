@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._support.checks import instance, real, whole
+from .._support.checks import as_integer, as_number, instance
 from ..model.layout import Layout
 
 __all__ = ["PRACTICAL", "Parameters", "log_size", "log_term", "normalized_betas", "parameters"]
@@ -38,7 +38,7 @@ def log_term(horizon: int, episodes: int, delta: float, log_size: float) -> floa
 
 def log_size(loss_class_size: float, dynamics_class_size: float) -> float:
     """log(|F||P|), of which the product alone could overflow."""
-    sizes = real(loss_class_size, "loss_class_size", least=1.0), real(dynamics_class_size, "dynamics_class_size", least=1.0)
+    sizes = as_number(loss_class_size, "loss_class_size", least=1.0), as_number(dynamics_class_size, "dynamics_class_size", least=1.0)
     return sum(map(math.log, sizes))
 
 
@@ -68,12 +68,12 @@ def parameters(
         Factors on both betas and on eta.
     """
     instance(layout, "layout", Layout)
-    episodes = whole(episodes, "episodes", least=1, most=10**100)
-    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    episodes = as_integer(episodes, "episodes", least=1, most=10**100)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
     h = layout.horizon
     logs = log_term(h, episodes, delta, log_size(loss_class_size, dynamics_class_size))
     spread = layout.n_states * layout.n_actions * math.log(episodes + 1)
-    bonus_scale, eta_scale = real(bonus_scale, "bonus_scale"), real(eta_scale, "eta_scale")
+    bonus_scale, eta_scale = as_number(bonus_scale, "bonus_scale"), as_number(eta_scale, "eta_scale")
     return Parameters(
         eta=eta_scale * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * episodes)),
         beta_loss=bonus_scale * math.sqrt(5184 * episodes * h**7 * logs / (7 * spread)),

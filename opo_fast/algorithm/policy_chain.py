@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, items, whole
+from .._support.checks import as_integer, as_items, instance
 from ..errors import OpoError
 from ..model.arguments import Backend, check_backend, to_fill
 from ..model.layered import LayeredMDP
@@ -62,7 +62,7 @@ class PolicyChain:
         self.layout, self.action_mask = layout, as_mask(layout, action_mask)
         self._models, self._history = _Given(), History()
         rule = opo_rule(layout, eta, beta_loss, beta_dynamics)
-        self._engine = ChainEngine(layout, self.action_mask, rule, self._models, whole(memory, "memory", least=0))
+        self._engine = ChainEngine(layout, self.action_mask, rule, self._models, as_integer(memory, "memory", least=0))
 
     def append(self, model: LayeredMDP) -> None:
         """Add the model f^k, P^k of the next step, of the chain's layout and mask.
@@ -122,7 +122,7 @@ def policy_chain(
         The uniform policy's successor after t steps; masked actions have probability exactly 0.
     """
     check_backend(backend)
-    models = items(history, "history", "opo_fast.LayeredMDP")
+    models = as_items(history, "history", "opo_fast.LayeredMDP")
     if not models:
         raise OpoError("history is empty: at least one model is needed (before the first, the policy is uniform)")
     instance(models[0], "history[0]", LayeredMDP)

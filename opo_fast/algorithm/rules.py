@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real
+from .._support.checks import as_number
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.reference import bonus, expected_next, occupancy
@@ -100,12 +100,12 @@ class ChainRule:
 def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float) -> ChainRule:
     """OPO-CMDP (paper, Algorithm 1)."""
     return ChainRule(
-        beta_loss=real(beta_loss, "beta_loss"),
-        beta_dynamics=np.full(layout.horizon, real(beta_dynamics, "beta_dynamics")),
+        beta_loss=as_number(beta_loss, "beta_loss"),
+        beta_dynamics=np.full(layout.horizon, as_number(beta_dynamics, "beta_dynamics")),
         weight=2.0 * layout.horizon,
         visits="latest",
         greedy=False,
-        eta=real(eta, "eta"),
+        eta=as_number(eta, "eta"),
     )
 
 

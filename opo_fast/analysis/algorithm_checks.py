@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, real
+from .._support.checks import as_number, instance
 from ..errors import OpoError
 from ..model import reference
 from ..model.layered import LayeredMDP
@@ -85,7 +85,7 @@ def algorithm_checks(steps: Iterable[Step], *, eta: float, beta_loss: float, bet
     OpoError
         No steps, steps of another type, layout or action mask, or parameters out of range.
     """
-    eta, beta_loss, beta_dynamics = real(eta, "eta"), real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics")
+    eta, beta_loss, beta_dynamics = as_number(eta, "eta"), as_number(beta_loss, "beta_loss"), as_number(beta_dynamics, "beta_dynamics")
     if not isinstance(steps, Iterable):
         raise OpoError(f"steps is a {type(steps).__name__}: what optimistic_steps gives is needed")
     found: list[tuple[float, ...]] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._support.checks import instance, real, shown, whole
+from .._support.checks import as_integer, as_number, instance, shown
 from ..algorithm.parameters import log_size, log_term, parameters
 from ..algorithm.self_tuning import START_GAP
 from ..errors import OpoError
@@ -115,18 +115,18 @@ def bounds(
         A parameter out of range, or thresholds that the lemmas do not allow.
     """
     instance(layout, "layout", Layout)
-    t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)
-    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    t = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
     sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
     theirs = parameters(layout, t, **sizes, delta=delta)
-    rate = theirs.eta if eta is None else real(eta, "eta", strict=True)
+    rate = theirs.eta if eta is None else as_number(eta, "eta", strict=True)
     b_l, b_p = (
-        real(default if given is None else given, name, strict=True)
+        as_number(default if given is None else given, name, strict=True)
         for given, default, name in zip((beta_loss, beta_dynamics), theirs[1:], ("beta_loss", "beta_dynamics"), strict=True)
     )
     least, h = min(b_l, b_p), layout.horizon
-    gamma_visits = real(least / 2 if gamma_visits is None else gamma_visits, "gamma_visits", strict=True)
-    gamma = real(gamma_visits / (432 * h**4) if gamma is None else gamma, "gamma", strict=True)
+    gamma_visits = as_number(least / 2 if gamma_visits is None else gamma_visits, "gamma_visits", strict=True)
+    gamma = as_number(gamma_visits / (432 * h**4) if gamma is None else gamma, "gamma", strict=True)
     if not 432 * h**4 * gamma <= gamma_visits * (1 + 1e-12):
         raise OpoError(f"gamma is {gamma!r}: at most gamma_visits / (432 H^4) = {gamma_visits / (432 * h**4)!r} is allowed")
     if not gamma_visits <= least / 2 * (1 + 1e-12):
@@ -144,7 +144,7 @@ def bounds(
     errors = 112 * t * h**3 * log_both / b_l + 25 * t * h**4 * (math.log(8) + log_dynamics) / b_p
     # With a single action the theorem's eta is 0, and there is nothing to lose.
     own = h * math.log(layout.n_actions) / rate + rate / 2 * t * h**3 if rate else 0.0
-    term_iii = own if term_iii is None else real(term_iii, "term_iii")
+    term_iii = own if term_iii is None else as_number(term_iii, "term_iii")
     term_i, term_iv = h + errors + 2 * bonus_sum, h * (h + 1) + errors
     top = 5184 * t * h**7 * log_both
     expected = h + h * (h + 1) + 2 * errors + bonus_lemma + term_iii
@@ -184,7 +184,7 @@ def adahedge_bound(layout: Layout, episodes: int) -> float:
     c = S (2/3 log K + 1), now with Delta_0^2 on the right, so that Delta_T <= S sqrt(T log K) / 2 + Delta_0 + c.
     """
     instance(layout, "layout", Layout)
-    t, h = whole(episodes, "episodes", least=1, most=MOST_EPISODES), layout.horizon
+    t, h = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES), layout.horizon
     logs = math.log(layout.n_actions)
     return h**2 * (math.sqrt(t * logs) + 4 / 3 * logs + 2) + 2 * START_GAP * h
 
@@ -225,8 +225,8 @@ def lower_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynami
     It is 0 for classes of at most |S| candidates, which are too small for its instance.
     """
     instance(layout, "layout", Layout)
-    t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)
-    size = max(real(loss_class_size, "loss_class_size", least=1.0), real(dynamics_class_size, "dynamics_class_size", least=1.0))
+    t = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES)
+    size = max(as_number(loss_class_size, "loss_class_size", least=1.0), as_number(dynamics_class_size, "dynamics_class_size", least=1.0))
     logs = max(0.0, math.log(size) - math.log(layout.n_states)) / max(math.log(layout.n_actions), math.log(2))
     return math.sqrt(t * layout.horizon * layout.n_states * layout.n_actions * logs)
 
@@ -251,12 +251,12 @@ def literature_rates(
         Eluder dimension of the dynamics class, which E-UC3RL assumes.
     """
     instance(layout, "layout", Layout)
-    t = whole(episodes, "episodes", least=1, most=MOST_EPISODES)
-    delta = real(delta, "delta", least=0.0, most=1.0, strict=True)
+    t = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
     h, s, a = layout.horizon, layout.n_states, layout.n_actions
     logs = t * (log_size(loss_class_size, dynamics_class_size) - math.log(delta))
-    reach = math.nan if p_min is None else real(p_min, "p_min", most=1.0, strict=True)
-    d = math.nan if eluder is None else real(eluder, "eluder")
+    reach = math.nan if p_min is None else as_number(p_min, "p_min", most=1.0, strict=True)
+    d = math.nan if eluder is None else as_number(eluder, "eluder")
     return {
         "rm-ucdd": math.sqrt(h**2 * s**3 * a * logs) / reach,
         "e-uc3rl": math.sqrt(d * h**6 * s * a * logs),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents
-from .._support.checks import items, whole
+from .._support.checks import as_integer, as_items
 from .._support.files import writing
 from .._support.interrupts import interrupts
 from .._support.progress import bar
@@ -139,7 +139,9 @@ def event_study(
     EventStudy
         After Ctrl-C, of the seeds that were finished.
     """
-    chosen = range(whole(seeds, "seeds", least=1)) if hasattr(seeds, "__index__") else items(seeds, "seeds", "whole numbers", some=True)
+    chosen = (
+        range(as_integer(seeds, "seeds", least=1)) if hasattr(seeds, "__index__") else as_items(seeds, "seeds", "whole numbers", some=True)
+    )
     options = options or {"tuning": "theory"}
     runs, done = [], []
     with bar("events", len(chosen), progress) as show, interrupts() as interrupted:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import having, instance, items, real
+from .._support.checks import as_items, as_number, having, instance
 from .._support.progress import bar
 from ..agents.opo import OPO
 from ..errors import OpoError
@@ -93,8 +93,8 @@ def context_events(
     instance(steps, "steps", StackedSteps)
     if steps.models[0].layout != truth.layout:
         raise OpoError(f"steps have {steps.models[0].layout!r}: the layout of truth, {truth.layout!r}, is needed")
-    betas = real(beta_loss, "beta_loss", strict=True), real(beta_dynamics, "beta_dynamics", strict=True)
-    gamma, gamma_visits = real(gamma, "gamma", strict=True), real(gamma_visits, "gamma_visits", strict=True)
+    betas = as_number(beta_loss, "beta_loss", strict=True), as_number(beta_dynamics, "beta_dynamics", strict=True)
+    gamma, gamma_visits = as_number(gamma, "gamma", strict=True), as_number(gamma_visits, "gamma_visits", strict=True)
     judge, h, allowed = Truth(truth), truth.layout.horizon, allowed_pairs(truth)
     q = occupancies(truth, steps.policies)
     past = past_sums(q)
@@ -348,7 +348,7 @@ def event_frequencies(runs: Iterable[dict[str, Statement]]) -> dict[str, Frequen
     """
     from scipy import stats
 
-    found = items(runs, "runs", "dicts of statements", some=True)
+    found = as_items(runs, "runs", "dicts of statements", some=True)
     result = {}
     for name, first in found[0].items():
         mine = [one[name] for one in found]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, real, whole
+from .._support.checks import as_integer, as_number, instance
 from ..algorithm.parameters import log_size
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
@@ -47,7 +47,7 @@ def oracle_guarantees(
     They bound the expectation over contexts of `oracle_errors`. Parameters as in `parameters`.
     """
     instance(layout, "layout", Layout)
-    t, delta = whole(episodes, "episodes", least=1, most=10**100), real(delta, "delta", least=0.0, most=1.0, strict=True)
+    t, delta = as_integer(episodes, "episodes", least=1, most=10**100), as_number(delta, "delta", least=0.0, most=1.0, strict=True)
     h, log_losses, log_dynamics = layout.horizon, log_size(loss_class_size, 1.0), log_size(1.0, dynamics_class_size)
     return OracleErrors(
         squared=68 * h * (math.log(2) + 3 * math.log(t) + log_losses - math.log(delta)),
@@ -173,7 +173,7 @@ def lemma_checks(truth: LayeredMDP, steps: Iterable[Step], *, eta: float, beta_l
         In the order of the proof; ``print(*checks.values(), sep="\\n")`` shows them all.
     """
     judge, h = _judge(truth), truth.layout.horizon
-    eta, b_l, b_p = (real(x, n, least=SMALLEST) for x, n in ((eta, "eta"), (beta_loss, "beta_loss"), (beta_dynamics, "beta_dynamics")))
+    eta, b_l, b_p = (as_number(x, n, least=SMALLEST) for x, n in ((eta, "eta"), (beta_loss, "beta_loss"), (beta_dynamics, "beta_dynamics")))
     least, both, allowed = min(b_l, b_p), b_l + 2 * h * b_p, allowed_pairs(truth)
     gamma, gamma_visits = least / (864 * h**4), least / 2
     sides: dict[str, list[tuple[float, float]]] = {name: [] for name in _SOURCES}

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import instance, items, whole
+from .._support.checks import as_integer, as_items, instance
 from ..agents.opo import OPO
 from ..algorithm.engine import ChainEngine
 from ..errors import OpoError
@@ -56,7 +56,7 @@ class StackedSteps(NamedTuple):
 
 def stack(steps: Iterable[Step]) -> StackedSteps:
     """Steps of one context, one after the other, as arrays."""
-    found = items(steps, "steps", "steps", some=True)
+    found = as_items(steps, "steps", "steps", some=True)
     for t, step in enumerate(found):
         instance(step, f"steps[{t}]", Step)
     models = {id(step.model): step.model for step in found}
@@ -84,8 +84,8 @@ def stacked_steps(agent: OPO, contexts: Sequence[Any], episodes: int | None = No
         Of each context in turn.
     """
     instance(agent, "agent", OPO)
-    t = whole(agent.episode if episodes is None else episodes, "episodes", least=1, most=agent.episode)
-    contexts = items(contexts, "contexts", "contexts")
+    t = as_integer(agent.episode if episodes is None else episodes, "episodes", least=1, most=agent.episode)
+    contexts = as_items(contexts, "contexts", "contexts")
     if agent.rule.hedged:
         for context in contexts:
             yield stack(step for _, _, step in agent_steps(agent, [(context, range(t))]))

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import envs
-from .._support.checks import whole
+from .._support.checks import as_integer
 from .._support.files import writing
 from .._support.text import printable
 from .._support.threads import set_threads
@@ -60,7 +60,7 @@ def offline(
     of the clinicians, as far as it gives doses that are allowed; others: all actions alike), then forgotten, and learned with its own
     function classes; the exact value of what was learned comes last. Half of the episodes are learned from, the other half judge.
     """
-    set_threads(None if threads is None else whole(threads, "threads", least=1))
+    set_threads(None if threads is None else as_integer(threads, "threads", least=1))
     screen = console()
     env: Any = None
     losses: Any
@@ -79,7 +79,7 @@ def offline(
     half = len(log) // 2
     if not half:
         raise OpoError("the log has 1 episode: at least 2 are needed, to learn from one half and judge on the other")
-    shuffled = np.random.default_rng(whole(seed, "seed", least=0, most=None)).permutation(len(log))
+    shuffled = np.random.default_rng(as_integer(seed, "seed", least=0, most=None)).permutation(len(log))
     learning, judging = log.take(shuffled[:half]), log.take(shuffled[half:])
     for line in fit_report(learning, losses, dynamics, folds=2, seed=seed):
         screen.print(f"Fit of the {line.kind} class, {line}")

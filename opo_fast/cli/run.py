@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import __version__, agents
-from .._support.checks import whole
+from .._support.checks import as_integer
 from .._support.files import as_folder
 from .._support.text import count, figure, printable, share
 from .._support.threads import get_threads, set_threads
@@ -72,9 +72,9 @@ def run(
     --eta-scale it takes the theory's parameters times these factors; the lines below the table say whether they are too large or
     too small. `opo-fast agents` lists the settings of the other agents.
     """
-    set_threads(None if threads is None else whole(threads, "threads", least=1))
-    whole(seed, "seed", least=0, most=None)
-    whole(episodes, "episodes", least=1)
+    set_threads(None if threads is None else as_integer(threads, "threads", least=1))
+    as_integer(seed, "seed", least=0, most=None)
+    as_integer(episodes, "episodes", least=1)
     if resume is not None:
         _resume(ctx, resume, plot)
         return

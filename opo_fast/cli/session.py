@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import agents
-from .._support.checks import shown, whole
+from .._support.checks import as_integer, shown
 from .._support.fields import Fields
 from .._support.files import reading
 from ..errors import OpoError
@@ -64,8 +64,8 @@ class Setup:
         fields.check("settings", all(isinstance(text, str) for text in settings), "holds something else than texts")
         plain = all(value is None or isinstance(value, (int, float, str)) for value in given.values())
         fields.check("given", plain, "holds something else than numbers and texts")
-        horizon = None if fields.value("horizon") is None else fields.whole("horizon", least=1)
-        episodes, seed = fields.whole("episodes", least=1), whole(fields.value("seed"), "setup['seed']", least=0, most=None)
+        horizon = None if fields.value("horizon") is None else fields.integer("horizon", least=1)
+        episodes, seed = fields.integer("episodes", least=1), as_integer(fields.value("seed"), "setup['seed']", least=0, most=None)
         return cls(**texts, episodes=episodes, seed=seed, horizon=horizon, settings=settings, given=given)
 
 

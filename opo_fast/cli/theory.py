@@ -11,7 +11,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from .. import envs
-from .._support.checks import MANY, whole
+from .._support.checks import MANY, as_integer
 from .._support.files import as_folder
 from .._support.text import figure
 from ..analysis.bounds import MOST_EPISODES, Bounds, bounds, informative_from, literature_rates, lower_bound
@@ -249,7 +249,9 @@ def _sizes(given: dict[str, Any], horizon: int | None) -> tuple[Layout, dict[str
     """Sizes from the command line."""
     defaults = {"states": 20, "actions": 4, "losses": 10.0, "dynamics": 10.0}
     size = {name: defaults[name] if value is None else value for name, value in given.items()}
-    layout = _layers(whole(5 if horizon is None else horizon, "horizon", least=1, most=MANY), int(size["states"]), int(size["actions"]))
+    layout = _layers(
+        as_integer(5 if horizon is None else horizon, "horizon", least=1, most=MANY), int(size["states"]), int(size["actions"])
+    )
     return layout, {"loss_class_size": size["losses"], "dynamics_class_size": size["dynamics"]}
 
 
@@ -272,6 +274,6 @@ def _leaves(beta: float, episodes: int) -> str:
 
 def _layers(horizon: int, states: int, actions: int) -> Layout:
     """A layout of these sizes; the theory asks for nothing else of it."""
-    whole(states, "states", least=horizon, most=1 if horizon == 1 else None)
+    as_integer(states, "states", least=horizon, most=1 if horizon == 1 else None)
     share, more = divmod(states - 1, max(1, horizon - 1))
     return Layout([1, *(share + (h < more) for h in range(horizon - 1))], actions)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from .. import agents as registry
 from .. import envs
-from .._support.checks import whole
+from .._support.checks import as_integer
 from .._support.files import as_folder, writing
 from .._support.text import interval
 from .._support.threads import processors
@@ -73,7 +73,7 @@ def show_scaling(
     """
     stream = console()
     base, chosen = _base(env, axes, settings), _axes(env, axes)
-    replicates = {"seed": list(range(whole(models, "models", least=1)))} if "seed" in envs.info(env).options else {}
+    replicates = {"seed": list(range(as_integer(models, "models", least=1)))} if "seed" in envs.info(env).options else {}
     folder = as_folder(out or pathlib.Path("runs") / f"scaling-{env}", "--out")
     studies = _studies(env, base, chosen, _entries(agents, env, base), episodes, replicates)
     for t, study in studies.items():
@@ -147,7 +147,7 @@ def _studies(
 ) -> dict[int, Study]:
     """The studies by T: the base T has all axes, the others the base alone."""
     sizes = {axis if len(axis) > 1 else axis[0]: values for axis, values in axes.items() if axis != ("episodes",)}
-    lengths = [whole(t, "--axis episodes", least=1) for t in axes.get(("episodes",), [])]
+    lengths = [as_integer(t, "--axis episodes", least=1) for t in axes.get(("episodes",), [])]
     studies = {}
     for t in dict.fromkeys([*([episodes] if sizes else []), *lengths]):
         shared: Any = sizes if t == episodes else {}

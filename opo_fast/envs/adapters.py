@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_array, as_real, items, pair_of, shown, whole
+from .._support.checks import as_array, as_integer, as_items, as_real, pair_of, shown
 from ..errors import OpoError, install
 from ..model.sparse import as_csr
 from .tables import TabularMDP, expected_rewards
@@ -170,7 +170,7 @@ def _outcomes(row: Any, state: int, action: int, n_states: int) -> list[tuple[fl
             raise OpoError(f"{where}: the probability of next state {target} is {p!r}; a finite number of at least 0 is needed")
         if not np.isfinite(reward):
             raise OpoError(f"{where}: the reward of next state {target} is {reward!r}; a finite number is needed")
-        result.append((p, whole(target, f"{where}: next state", least=0, most=n_states - 1), reward, done))
+        result.append((p, as_integer(target, f"{where}: next state", least=0, most=n_states - 1), reward, done))
     return result
 
 
@@ -206,7 +206,7 @@ def from_mdptoolbox(
         raise OpoError("R is a single sparse matrix: one per action is needed")
     listed = not isinstance(R, np.ndarray) or R.dtype == object
     if listed:
-        R = items(R, "R", "rewards")
+        R = as_items(R, "R", "rewards")
     if listed and any(sp.issparse(entry) or as_array(entry, "R").ndim == 2 for entry in R):
         rewards = expected_rewards(flat, _interleaved(_matching(_stack(R, "R"), n_actions, n)))
     else:
@@ -232,7 +232,7 @@ def from_mdptoolbox(
 def _stack(P: Any, name: str) -> list[Any]:
     if sp.issparse(P):
         raise OpoError(f"{name} is a single sparse matrix: one per action is needed")
-    blocks = items(P, name, "matrices")
+    blocks = as_items(P, name, "matrices")
     if not blocks:
         raise OpoError(f"{name} is empty: one matrix per action is needed")
     blocks = [as_csr(block, f"{name}[{a}]") if sp.issparse(block) else as_real(block, f"{name}[{a}]") for a, block in enumerate(blocks)]

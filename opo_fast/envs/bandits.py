@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, instance, one_of, real, whole
+from .._support.checks import MANY, as_integer, as_number, instance, one_of
 from ..errors import OpoError, install
 from ..model.layout import Layout
 from .environment import Environment, PerContext
@@ -48,7 +48,7 @@ def classification_bandit(data: str = "iris", *, contexts: int | None = 150, noi
         Its contexts are arrays.
     """
     one_of(data, "data", SETS)
-    noise = real(noise, "noise", most=0.5)
+    noise = as_number(noise, "noise", most=0.5)
     try:
         from sklearn import datasets
     except ImportError:
@@ -59,8 +59,8 @@ def classification_bandit(data: str = "iris", *, contexts: int | None = 150, noi
     features = (features - features.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     _, first = np.unique(features, axis=0, return_index=True)
     rows = np.sort(first)
-    if contexts is not None and whole(contexts, "contexts", least=1) < rows.size:
-        rows = np.sort(np.random.default_rng(whole(seed, "seed", least=0, most=None)).choice(rows, contexts, replace=False))
+    if contexts is not None and as_integer(contexts, "contexts", least=1) < rows.size:
+        rows = np.sort(np.random.default_rng(as_integer(seed, "seed", least=0, most=None)).choice(rows, contexts, replace=False))
     x, y, n_actions = features[rows], target[rows], int(target.max()) + 1
     points = [np.ascontiguousarray(row) for row in x]
     half = max(1, features.shape[1] // 2)
@@ -125,7 +125,7 @@ def trial_bandit(by: str | None = "cd40", *, groups: int = 3) -> Environment:
         some treatment.
     """
     columns = _trial()
-    groups = whole(groups, "groups", least=1, most=MANY) if by is not None else 1
+    groups = as_integer(groups, "groups", least=1, most=MANY) if by is not None else 1
     arm, event = columns["arms"], columns["cens"]
     if by is None or groups == 1:
         group, labels = np.zeros(arm.size, np.int64), ["all patients"]

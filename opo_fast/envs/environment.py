@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_distribution, as_real, having, instance, items, labels_of, real, shown, whole
+from .._support.checks import as_distribution, as_integer, as_items, as_number, as_real, having, instance, labels_of, shown
 from .._support.lru import LRU
 from ..errors import OpoError
 from ..model.contextual import context_key
@@ -42,8 +42,8 @@ class PerContext:
     """
 
     def __init__(self, objects: Sequence[Any], name: str, contexts: Sequence[Any] | None = None) -> None:
-        self.objects, self.name = tuple(items(objects, "objects", "models")), name
-        self._index = _indices(range(len(self.objects)) if contexts is None else items(contexts, "contexts", "contexts"))
+        self.objects, self.name = tuple(as_items(objects, "objects", "models")), name
+        self._index = _indices(range(len(self.objects)) if contexts is None else as_items(contexts, "contexts", "contexts"))
 
     def __call__(self, context: Any) -> Any:
         return self.objects[_find(self._index, context)]
@@ -62,7 +62,7 @@ class Noise:
     """
 
     def __init__(self, width: float) -> None:
-        self.width = real(width, "noise", most=1.0)
+        self.width = as_number(width, "noise", most=1.0)
 
     def __call__(self, means: Array, uniforms: Array) -> Array:
         half = np.minimum(self.width, np.minimum(means, 1.0 - means))
@@ -131,13 +131,13 @@ class Environment:
         instance(layout, "layout", Layout)
         self.layout, self.name, self.source = layout, name, source
         self.loss_models, self.dynamics_models = (
-            tuple(items(models, kind, "callables model(context)", some=True))
+            tuple(as_items(models, kind, "callables model(context)", some=True))
             for models, kind in ((loss_models, "loss_models"), (dynamics_models, "dynamics_models"))
         )
-        self.true_loss = whole(true_loss, "true_loss", least=0, most=len(self.loss_models) - 1)
-        self.true_dynamics = whole(true_dynamics, "true_dynamics", least=0, most=len(self.dynamics_models) - 1)
+        self.true_loss = as_integer(true_loss, "true_loss", least=0, most=len(self.loss_models) - 1)
+        self.true_dynamics = as_integer(true_dynamics, "true_dynamics", least=0, most=len(self.dynamics_models) - 1)
         self.action_mask = as_mask(layout, action_mask)
-        self.reward_map, self.steps = reward_map, layout.horizon if steps is None else whole(steps, "steps", least=1)
+        self.reward_map, self.steps = reward_map, layout.horizon if steps is None else as_integer(steps, "steps", least=1)
         if noise is not None:
             self.sample_losses = noise
         if joint_losses is not None:
@@ -149,7 +149,7 @@ class Environment:
         self.state_names, self.action_names = known.states, known.actions
         self._mdps: LRU[LayeredMDP] = LRU(STORE)
         self._draw = contexts if callable(contexts) else None
-        self.contexts = None if callable(contexts) else tuple(items(contexts, "contexts", "contexts"))
+        self.contexts = None if callable(contexts) else tuple(as_items(contexts, "contexts", "contexts"))
         self.labels: tuple[str, ...] = ()
         self.probabilities: Array | None = None
         if self.contexts is None:

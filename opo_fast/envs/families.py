@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, instance, items, real, shown, whole
+from .._support.checks import MANY, as_integer, as_items, as_number, instance, shown
 from ..errors import OpoError, install
 from ..model.layered import LayeredMDP
 from ..model.names import unrolled
@@ -57,11 +57,11 @@ def family(
     -------
     Environment
     """
-    tables = items(tables, "tables", "TabularMDP", some=True)
+    tables = as_items(tables, "tables", "TabularMDP", some=True)
     for c, table in enumerate(tables):
         instance(table, f"tables[{c}]", TabularMDP)
     first = tables[0]
-    horizon = whole(horizon, "horizon", least=1, most=MANY)
+    horizon = as_integer(horizon, "horizon", least=1, most=MANY)
     for c, table in enumerate(tables):
         if (table.n_states, table.n_actions) != (first.n_states, first.n_actions):
             raise OpoError(
@@ -204,17 +204,17 @@ def frozen_lake(
     """
     gym_lake = _toy_text("frozen_lake")
     count, size, seed = (
-        whole(maps, "maps", least=0, most=MANY),
-        whole(size, "size", least=2, most=1000),
-        whole(seed, "seed", least=0, most=None),
+        as_integer(maps, "maps", least=0, most=MANY),
+        as_integer(size, "size", least=2, most=1000),
+        as_integer(seed, "seed", least=0, most=None),
     )
     rates = [
-        real(rate, f"success_rates[{i}]", most=1.0)
-        for i, rate in enumerate(items(success_rates, "success_rates", "probabilities", some=True))
+        as_number(rate, f"success_rates[{i}]", most=1.0)
+        for i, rate in enumerate(as_items(success_rates, "success_rates", "probabilities", some=True))
     ]
     schedules = [
-        tuple(real(reward, f"reward_schedules[{i}]", least=-np.inf) for reward in items(each, f"reward_schedules[{i}]", "rewards"))
-        for i, each in enumerate(items(reward_schedules, "reward_schedules", "(goal, hole, ice)", some=True))
+        tuple(as_number(reward, f"reward_schedules[{i}]", least=-np.inf) for reward in as_items(each, f"reward_schedules[{i}]", "rewards"))
+        for i, each in enumerate(as_items(reward_schedules, "reward_schedules", "(goal, hole, ice)", some=True))
     ]
     if any(len(schedule) != 3 for schedule in schedules):
         raise OpoError(f"reward_schedules is {shown(reward_schedules)}: rewards (goal, hole, ice), three each, are needed")
@@ -254,7 +254,7 @@ def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
     Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: of the gap between the uniform policy and the
     optimum, 99.5 % are closed in the last tenth of 300 episodes (three seeds).
     """
-    chances = [real(chance, f"rain[{i}]", most=1.0) for i, chance in enumerate(items(rain, "rain", "probabilities", some=True))]
+    chances = [as_number(chance, f"rain[{i}]", most=1.0) for i, chance in enumerate(as_items(rain, "rain", "probabilities", some=True))]
     tables, labels = [], []
     stops = ("red", "green", "yellow", "blue")
     index = np.arange(500)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, as_distribution, items, real, shown, whole
+from .._support.checks import MANY, as_distribution, as_integer, as_items, as_number, shown
 from ..errors import OpoError
 from ..model.contextual import context_key
 from ..model.layout import Layout
@@ -81,13 +81,15 @@ def from_functions(
         raise OpoError("loss and next_loss: one of the two is needed")
     joint = next_loss is not None
     dynamics, losses = _several(transitions, "transitions"), _several(next_loss if joint else loss, "next_loss" if joint else "loss")
-    true_loss = whole(true_loss, "true_loss", least=0, most=len(losses) - 1)
-    true_dynamics = whole(true_dynamics, "true_dynamics", least=0, most=len(dynamics) - 1)
-    contexts = items(contexts, "contexts", "contexts", some=True)
+    true_loss = as_integer(true_loss, "true_loss", least=0, most=len(losses) - 1)
+    true_dynamics = as_integer(true_dynamics, "true_dynamics", least=0, most=len(dynamics) - 1)
+    contexts = as_items(contexts, "contexts", "contexts", some=True)
     for what, function in (("terminal", terminal), ("allowed", allowed)):
         if function is not None and not callable(function):
             raise OpoError(f"{what} is {shown(function)}: a callable, or None, is needed")
-    tree = _Tree(whole(horizon, "horizon", least=1, most=MANY), start, items(actions, "actions", "actions", some=True), allowed, contexts)
+    tree = _Tree(
+        as_integer(horizon, "horizon", least=1, most=MANY), start, as_items(actions, "actions", "actions", some=True), allowed, contexts
+    )
     tree.grow(dynamics, terminal is not None or joint)
     tree.finish(terminal is not None)
     built = [[tree.transitions(i, context) for context in contexts] for i in range(len(dynamics))]
@@ -115,7 +117,7 @@ def from_functions(
 
 
 def _several(functions: Any, name: str) -> list[Step]:
-    listed = [functions] if callable(functions) else items(functions, name, "callables", some=True)
+    listed = [functions] if callable(functions) else as_items(functions, name, "callables", some=True)
     for i, function in enumerate(listed):
         if not callable(function):
             raise OpoError(f"{name}[{i}] is a {type(function).__name__}: a callable is needed")
@@ -141,7 +143,7 @@ class _Tree:
             hash(None if self.drawn else start)
         except TypeError:
             raise OpoError(f"start is {shown(start)}: a hashable state, or a mapping from states to probabilities, is needed") from None
-        self.start = {state: real(p, f"start[{state!r}]", most=1.0) for state, p in start.items()} if self.drawn else {start: 1.0}
+        self.start = {state: as_number(p, f"start[{state!r}]", most=1.0) for state, p in start.items()} if self.drawn else {start: 1.0}
         as_distribution(np.array(list(self.start.values())), len(self.start), "start", "state")
         self.layers: list[list[Hashable]] = []
         self.index: list[dict[Hashable, int]] = []
@@ -185,7 +187,7 @@ class _Tree:
         """The numbers of the allowed actions."""
         if self._allowed is None:
             return list(range(len(self.actions)))
-        told = items(self._allowed(stage, state), f"allowed({stage}, {state!r})", "actions", some=True)
+        told = as_items(self._allowed(stage, state), f"allowed({stage}, {state!r})", "actions", some=True)
         for action in told:
             if not isinstance(action, Hashable) or action not in self._numbers:
                 raise OpoError(f"allowed({stage}, {state!r}) has {shown(action)}: one of {self.actions} is needed")
@@ -196,7 +198,7 @@ class _Tree:
         answer = function(context, stage, state, action)
         if not isinstance(answer, Mapping):
             return {answer: 1.0}
-        row = {following: real(p, f"{place}[{following!r}]", most=1.0 + 1e-9) for following, p in answer.items()}
+        row = {following: as_number(p, f"{place}[{following!r}]", most=1.0 + 1e-9) for following, p in answer.items()}
         total = sum(row.values())
         if not abs(total - 1) <= 1e-8:
             raise OpoError(f"{place}: the probabilities sum to {total!r}; 1 is needed")
@@ -231,7 +233,7 @@ class _Tree:
             for i, state in enumerate(layer):
                 s = int(self.layout.offsets[h]) + i
                 if stage >= self.steps:
-                    table[s] = real(terminal(context, state), f"terminal({context!r}, {state!r})", most=1.0)
+                    table[s] = as_number(terminal(context, state), f"terminal({context!r}, {state!r})", most=1.0)
                 for a in self.allowed(stage, state) if 0 <= stage < self.steps else ():
                     given = context, stage, state, self.actions[a]
                     table[s, a] = self._mean(function, given, self.row(dynamics, c, stage, state, a) if joint else None)
@@ -239,9 +241,10 @@ class _Tree:
 
     def _mean(self, function: Step, given: tuple[Any, ...], row: dict[Hashable, float] | None) -> float:
         if row is None:
-            return real(function(*given), f"loss{given!r}", most=1.0)
+            return as_number(function(*given), f"loss{given!r}", most=1.0)
         return min(
-            1.0, sum(p * real(function(*given, following), f"next_loss{(*given, following)!r}", most=1.0) for following, p in row.items())
+            1.0,
+            sum(p * as_number(function(*given, following), f"next_loss{(*given, following)!r}", most=1.0) for following, p in row.items()),
         )
 
 

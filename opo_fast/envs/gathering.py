@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from .._support.checks import MANY, items, pair_of, real, whole
+from .._support.checks import MANY, as_integer, as_items, as_number, pair_of
 from ..errors import OpoError
 from .environment import Environment
 from .families import family
@@ -39,8 +39,8 @@ def gathering_table(attack: float = 0.1, gold: float = 1.0, gem: float = 0.0, at
     -------
     TabularMDP
     """
-    attack = real(attack, "attack", most=1.0)
-    rewards_of = [real(value, name, least=-np.inf) for value, name in ((gold, "gold"), (gem, "gem"), (attacked, "attacked"))]
+    attack = as_number(attack, "attack", most=1.0)
+    rewards_of = [as_number(value, name, least=-np.inf) for value, name in ((gold, "gold"), (gem, "gem"), (attacked, "attacked"))]
     first = (*HOME, False, False, False)
     number, queue = {first: 0}, [first]
     rows, columns, p, reward = [], [], [], {}
@@ -106,10 +106,10 @@ def resource_gathering(
     penalty : float
         Cost of an attack.
     """
-    horizon = whole(horizon, "horizon", least=1, most=MANY)
-    penalty = real(penalty, "penalty")
-    pairs = [pair_of(pair, f"wanted[{i}]", "(gold, gem)") for i, pair in enumerate(items(wanted, "wanted", "pairs (gold, gem)"))]
-    settings = [(real(attack, "attacks"), *pair) for attack in items(attacks, "attacks", "probabilities") for pair in pairs]
+    horizon = as_integer(horizon, "horizon", least=1, most=MANY)
+    penalty = as_number(penalty, "penalty")
+    pairs = [pair_of(pair, f"wanted[{i}]", "(gold, gem)") for i, pair in enumerate(as_items(wanted, "wanted", "pairs (gold, gem)"))]
+    settings = [(as_number(attack, "attacks"), *pair) for attack in as_items(attacks, "attacks", "probabilities") for pair in pairs]
     if not settings:
         raise OpoError("attacks and wanted: at least one entry each is needed")
     tables = [gathering_table(attack, gold, gem, -penalty) for attack, gold, gem in settings]

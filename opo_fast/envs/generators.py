@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, as_real, real, shown, whole
+from .._support.checks import MANY, as_integer, as_number, as_real, shown
 from .._support.memory import check_room
 from ..errors import OpoError
 from ..model.layout import Layout
@@ -60,14 +60,14 @@ def combination_lock(
     -------
     Environment
     """
-    horizon = whole(horizon, "horizon", least=3, most=MANY)
-    n_actions = whole(n_actions, "n_actions", least=2)
-    n_contexts = whole(n_contexts, "n_contexts", least=1, most=MANY)
-    n_dynamics = whole(n_dynamics, "n_dynamics", least=1, most=MANY)
-    cost = real(path_cost, "path_cost", most=1.0, strict=True) / (horizon - 2)
+    horizon = as_integer(horizon, "horizon", least=3, most=MANY)
+    n_actions = as_integer(n_actions, "n_actions", least=2)
+    n_contexts = as_integer(n_contexts, "n_contexts", least=1, most=MANY)
+    n_dynamics = as_integer(n_dynamics, "n_dynamics", least=1, most=MANY)
+    cost = as_number(path_cost, "path_cost", most=1.0, strict=True) / (horizon - 2)
     layout = Layout([1] + [2] * (horizon - 1), n_actions)
     _check_candidates(layout, n_contexts * (n_actions + 1), n_contexts * n_dynamics)
-    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
+    rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
     codes = rng.integers(n_actions, size=(n_dynamics, n_contexts, horizon - 1))
     last = rng.integers(n_actions, size=n_contexts)
     true_dynamics = n_dynamics // 2
@@ -148,7 +148,7 @@ def random_finite(
     -------
     Environment
     """
-    n_contexts = whole(n_contexts, "n_contexts", least=1, most=MANY)
+    n_contexts = as_integer(n_contexts, "n_contexts", least=1, most=MANY)
     true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
     layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed, n_contexts * n_losses, n_contexts * n_dynamics)
     dynamics = [
@@ -158,7 +158,7 @@ def random_finite(
     losses = []
     for i in range(n_losses):
         each = [rng.random(layout.shape) for _ in range(n_contexts)]
-        if i == true_loss and real(gap, "gap", most=1.0) > 0:
+        if i == true_loss and as_number(gap, "gap", most=1.0) > 0:
             each = [_with_gap(layout, dynamics[true_dynamics](c), gap, rng) for c in range(n_contexts)]
         losses.append(PerContext(each, _title(i, true_loss)))
     return Environment(
@@ -208,7 +208,7 @@ def random_linear(
         Its contexts are arrays of shape (d,). ``loss_models[true_loss].theta``, shape (n_states, A, d), and
         ``dynamics_models[true_dynamics].parts``, d lists of H-1 arrays, are the true parameters.
     """
-    d = whole(dimension, "dimension", least=1, most=MANY)
+    d = as_integer(dimension, "dimension", least=1, most=MANY)
     true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
     layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed, d * n_losses, d * n_dynamics)
     losses = [LinearLosses(rng.random((*layout.shape, d)), _title(i, true_loss)) for i in range(n_losses)]
@@ -260,8 +260,8 @@ def random_softmax(
         ``dynamics_models[true_dynamics].weights``, H-1 arrays (S_h, A, S_{h+1}, d), and
         ``loss_models[true_loss].theta`` are the true parameters.
     """
-    d = whole(dimension, "dimension", least=1, most=MANY)
-    strength = real(strength, "strength")
+    d = as_integer(dimension, "dimension", least=1, most=MANY)
+    strength = as_number(strength, "strength")
     true_loss, true_dynamics = _middle(n_losses, "n_losses"), _middle(n_dynamics, "n_dynamics")
     layout, rng, support = _frame(horizon, n_states, n_actions, successors, seed, d * n_losses, d * n_dynamics)
     losses = [LogisticLosses(strength * rng.standard_normal((*layout.shape, d)), _title(i, true_loss)) for i in range(n_losses)]
@@ -357,7 +357,7 @@ class _Cube:
 
 
 def _some(draw: Callable[[np.random.Generator], Array], n: int | None, rng: np.random.Generator) -> Any:
-    return draw if n is None else [draw(rng) for _ in range(whole(n, "n_contexts", least=1, most=MANY))]
+    return draw if n is None else [draw(rng) for _ in range(as_integer(n, "n_contexts", least=1, most=MANY))]
 
 
 def _check_candidates(layout: Layout, losses: int, dynamics: int) -> None:
@@ -370,10 +370,10 @@ def _frame(
     horizon: int, n_states: int, n_actions: int, successors: int | None, seed: int, losses: int, dynamics: int
 ) -> tuple[Layout, np.random.Generator, list[Array]]:
     """Layout, random generator, and which next states each pair can have: H-1 boolean arrays; for so many tables of each kind."""
-    horizon, n_states = whole(horizon, "horizon", least=1, most=MANY), whole(n_states, "n_states", least=1, most=MANY)
+    horizon, n_states = as_integer(horizon, "horizon", least=1, most=MANY), as_integer(n_states, "n_states", least=1, most=MANY)
     layout = Layout([1] + [n_states] * (horizon - 1), n_actions)
-    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
-    k = n_states if successors is None else whole(successors, "successors", least=1, most=n_states)
+    rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
+    k = n_states if successors is None else as_integer(successors, "successors", least=1, most=n_states)
     _check_candidates(layout, losses, dynamics)
     support = []
     for size in layout.layer_sizes[:-1]:
@@ -383,7 +383,7 @@ def _frame(
 
 
 def _middle(n: int, name: str) -> int:
-    return whole(n, name, least=1, most=MANY) // 2
+    return as_integer(n, name, least=1, most=MANY) // 2
 
 
 def _random_rows(layout: Layout, support: list[Array], rng: np.random.Generator) -> list[Array]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, items, one_of, real, whole
+from .._support.checks import MANY, as_integer, as_items, as_number, one_of
 from ..errors import OpoError, install
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -150,7 +150,7 @@ def icu_sepsis(
     OpoError
         The package icu-sepsis is missing, or an argument is out of range.
     """
-    horizon = whole(horizon, "horizon", least=1, most=MANY)
+    horizon = as_integer(horizon, "horizon", least=1, most=MANY)
     one_of(loss, "loss", ("survival", "return", "death"))
     data = load_icu_data()
     if loss == "survival":
@@ -159,8 +159,8 @@ def icu_sepsis(
     mask = np.concatenate([np.arange(25)[None] == 0] + [data.admissible] * horizon)
     layout = Layout([1] + [716] * horizon, 25)
 
-    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
-    sigmas = items(sigmas, "sigmas", "strengths")
+    rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
+    sigmas = as_items(sigmas, "sigmas", "strengths")
     kept = [data.admissible] + [remaining_doses(data.admissible, sigma, rng) for sigma in sigmas]
     named = [("no dose matters", average_rows(data, data.admissible, data.admissible))]
     named += [
@@ -205,7 +205,7 @@ def absorbing(data: IcuData) -> IcuData:
 
 def severity_groups(data: IcuData, severity: Sequence[float]) -> tuple[list[Array], list[str], Array]:
     """Start distributions, labels and probabilities of the severity groups."""
-    edges = [real(edge, f"severity[{i}]") for i, edge in enumerate(items(severity, "severity", "scores"))]
+    edges = [as_number(edge, f"severity[{i}]") for i, edge in enumerate(as_items(severity, "severity", "scores"))]
     if any(b <= a for a, b in itertools.pairwise(edges)):
         raise OpoError(f"severity is {list(severity)}: increasing numbers are needed")
     group = np.searchsorted(edges, data.sofa, side="right")
@@ -223,7 +223,7 @@ def severity_groups(data: IcuData, severity: Sequence[float]) -> tuple[list[Arra
 
 def remaining_doses(admissible: Array, sigma: float, rng: np.random.Generator) -> Array:
     """The doses that remain where each is missing with probability sigma; at least one per condition."""
-    sigma = real(sigma, "sigma", most=1.0)
+    sigma = as_number(sigma, "sigma", most=1.0)
     keep = admissible & (rng.random(admissible.shape) >= sigma)
     keep[LIVE:] = admissible[LIVE:]
     spare = np.where(admissible, rng.random(admissible.shape), -1.0).argmax(axis=1)

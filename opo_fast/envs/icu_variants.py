@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, items, one_of, real, whole
+from .._support.checks import MANY, as_integer, as_items, as_number, one_of
 from .environment import Environment
 from .families import family
 from .icu_sepsis import (
@@ -79,8 +79,8 @@ def icu_wards(horizon: int = 10, loss: str = "survival", *, strictness: Sequence
     rows = np.flatnonzero(barred)
     death = sp.csr_array((np.ones(rows.size), (rows, np.full(rows.size, DEATH))), shape=data.P.shape)
     tables, labels = [], []
-    for i, each in enumerate(items(strictness, "strictness", "numbers")):
-        w = real(each, f"strictness[{i}]", most=1.0)
+    for i, each in enumerate(as_items(strictness, "strictness", "numbers")):
+        w = as_number(each, f"strictness[{i}]", most=1.0)
         P = sp.csr_array(sp.diags_array(1.0 - w * barred) @ data.P + w * death)
         P.eliminate_zeros()
         tables.append(_table(P, data.start, None, loss))
@@ -105,9 +105,9 @@ def icu_formulary(horizon: int = 10, loss: str = "survival", *, wards: int = 4, 
         Of the formularies.
     """
     data = _data(loss)
-    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
+    rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
     tables = []
-    for ward in range(whole(wards, "wards", least=1, most=MANY)):
+    for ward in range(as_integer(wards, "wards", least=1, most=MANY)):
         kept = data.admissible if ward == 0 else remaining_doses(data.admissible, sigma, rng)
         P = average_rows(data, kept, data.admissible & ~kept)
         tables.append(_table(P, data.start, data.admissible, loss))
@@ -131,7 +131,7 @@ def icu_reduced(horizon: int = 10, loss: str = "survival", *, groups: int = 30, 
         See `icu_sepsis`.
     """
     data = _data(loss)
-    n = whole(groups, "groups", least=1, most=200)
+    n = as_integer(groups, "groups", least=1, most=200)
     starts, labels, weights = severity_groups(data, severity)
     sofa, mass = data.sofa[:LIVE], np.concatenate([data.start[:LIVE], np.ones(3)])
     edges = np.quantile(sofa, np.linspace(0.0, 1.0, n + 1)[1:-1])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, as_array, frozen, real, whole
-from .._support.checks import items as listed
+from .._support.checks import MANY, as_array, as_integer, as_number, frozen
+from .._support.checks import as_items as listed
 from .._support.threads import get_threads, run_all
 from ..errors import OpoError
 from ..kernels import generate as kernels
@@ -101,7 +101,7 @@ class _Assumes:
         self.regimes, self.kind, self.regime_of, self.name = regimes, kind, tuple(regime_of), name
 
     def __call__(self, context: Any) -> Any:
-        return getattr(self.regimes, self.kind)(self.regime_of[whole(context, "context", least=0, most=len(self.regime_of) - 1)])
+        return getattr(self.regimes, self.kind)(self.regime_of[as_integer(context, "context", least=0, most=len(self.regime_of) - 1)])
 
 
 class _Free:
@@ -209,14 +209,14 @@ def inventory(
     holding, shortage, ordering : float
         Costs.
     """
-    prices = tuple(real(x, name) for x, name in ((holding, "holding"), (shortage, "shortage"), (ordering, "ordering")))
+    prices = tuple(as_number(x, name) for x, name in ((holding, "holding"), (shortage, "shortage"), (ordering, "ordering")))
     limits = ((items, "items", 31), (capacity, "capacity", 1 << 31), (batch, "batch", 1 << 31), (most, "most", 10_000))
-    sizes = [whole(x, name, least=1, most=limit) for x, name, limit in limits]
+    sizes = [as_integer(x, name, least=1, most=limit) for x, name, limit in limits]
     chances = [
-        real(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(listed(demands, "demands", "probabilities", some=True))
+        as_number(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(listed(demands, "demands", "probabilities", some=True))
     ]
     _fits((sizes[1] + 1) ** sizes[0])
-    regimes = _Inventory(whole(horizon, "horizon", least=1, most=MANY), sizes[0], sizes[1], sizes[2], chances, sizes[3], prices)
+    regimes = _Inventory(as_integer(horizon, "horizon", least=1, most=MANY), sizes[0], sizes[1], sizes[2], chances, sizes[3], prices)
     return _environment(regimes, [f"demand {p:g}" for p in chances], "inventory", regimes.scale, "generated; large and sparse")
 
 
@@ -286,13 +286,13 @@ def queue_network(
     service : float or sequence of one float per queue
         Service probabilities.
     """
-    n = whole(queues, "queues", least=1, most=16)
+    n = as_integer(queues, "queues", least=1, most=16)
     if arrivals is None:
         arrivals = [[rates[i % 2] for i in range(n)] for rates in ((0.3, 0.1), (0.1, 0.3), (0.4, 0.4))]
     rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(listed(arrivals, "arrivals", "rates", some=True))]
-    limit = whole(capacity, "capacity", least=1, most=1 << 31)
+    limit = as_integer(capacity, "capacity", least=1, most=1 << 31)
     _fits((limit + 1) ** n)
-    regimes = _Queues(whole(horizon, "horizon", least=1, most=MANY), n, limit, rates, _per_queue(service, n, "service"))
+    regimes = _Queues(as_integer(horizon, "horizon", least=1, most=MANY), n, limit, rates, _per_queue(service, n, "service"))
     labels = [f"arrivals {', '.join(f'{x:g}' for x in row)}" for row in rates]
     return _environment(regimes, labels, "queue-network", regimes.scale, "generated; large and sparse")
 
@@ -301,4 +301,4 @@ def _per_queue(values: Any, n: int, name: str) -> Array:
     entries = [values] * n if as_array(values, name).ndim == 0 else listed(values, name, "numbers")
     if len(entries) != n:
         raise OpoError(f"{name} has {len(entries)} entries: one number, or one for each of the {n} queues, is needed")
-    return np.array([real(x, name, most=1.0) for x in entries])
+    return np.array([as_number(x, name, most=1.0) for x in entries])

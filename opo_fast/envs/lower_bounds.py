@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, real, whole
+from .._support.checks import MANY, as_integer, as_number
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -63,16 +63,16 @@ def layered_bandit(
     Environment
         Its loss candidates are `BestActions`, with the true answer at `true_loss`.
     """
-    horizon, n_states = whole(horizon, "horizon", least=1, most=MANY), whole(n_states, "n_states", least=1, most=MANY)
-    n_actions, n_contexts = whole(n_actions, "n_actions", least=2), whole(n_contexts, "n_contexts", least=1, most=MANY)
+    horizon, n_states = as_integer(horizon, "horizon", least=1, most=MANY), as_integer(n_states, "n_states", least=1, most=MANY)
+    n_actions, n_contexts = as_integer(n_actions, "n_actions", least=2), as_integer(n_contexts, "n_contexts", least=1, most=MANY)
     gap = _gap(gap)
     layout = Layout([1] + [n_states] * (horizon - 1), n_actions)
     places = n_contexts * layout.n_states
-    unknown = whole(unknown, "unknown", least=0, most=places)
+    unknown = as_integer(unknown, "unknown", least=0, most=places)
     size = n_actions**unknown
     if size > MOST_CANDIDATES:
         raise OpoError(f"unknown is {unknown}: n_actions ** unknown = {size:,} loss candidates are more than {MOST_CANDIDATES:,}")
-    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
+    rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
     hidden = rng.permutation(places)[:unknown]
     truth = _other_than_first(size, rng)
     answers = itertools.product(range(n_actions), repeat=unknown)
@@ -146,15 +146,15 @@ def hidden_path(
     seed : int
         Of the path and the shifts.
     """
-    n_contexts, payoff = whole(n_contexts, "n_contexts", least=1, most=MANY), whole(payoff, "payoff", least=1, most=MANY)
-    depth, n_actions = whole(horizon, "horizon", least=payoff + 1, most=MANY) - payoff, whole(n_actions, "n_actions", least=2)
+    n_contexts, payoff = as_integer(n_contexts, "n_contexts", least=1, most=MANY), as_integer(payoff, "payoff", least=1, most=MANY)
+    depth, n_actions = as_integer(horizon, "horizon", least=payoff + 1, most=MANY) - payoff, as_integer(n_actions, "n_actions", least=2)
     gap = _gap(gap)
     # Before the power: that of a great depth takes for ever.
     if depth > MOST_CANDIDATES.bit_length() or n_actions**depth > MOST_CANDIDATES:
         raise OpoError(f"horizon is {horizon}: n_actions ** (horizon - payoff) paths are more than {MOST_CANDIDATES:,}")
     paths = n_actions**depth
     layout = Layout([n_actions**h for h in range(depth)] + [2] * payoff, n_actions)
-    rng = np.random.default_rng(whole(seed, "seed", least=0, most=None))
+    rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
     truth = _other_than_first(paths, rng)
     shifts = [int(shift) for shift in rng.integers(paths, size=n_contexts)]
     losses = np.zeros(layout.shape)
@@ -196,7 +196,7 @@ def _other_than_first(size: int, rng: np.random.Generator) -> int:
 
 
 def _gap(gap: float) -> float:
-    gap = real(gap, "gap", most=0.5)
+    gap = as_number(gap, "gap", most=0.5)
     if gap == 0:
         raise OpoError("gap is 0.0: a number above 0 and at most 0.5 is needed")
     return gap

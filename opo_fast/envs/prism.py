@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_path, items, one_of
+from .._support.checks import as_items, as_path, one_of
 from ..errors import OpoError
 from .tables import TabularMDP
 
@@ -78,7 +78,7 @@ def from_prism(
     if model.loops.size:
         P = sp.csr_array(P + sp.csr_array((np.ones(model.loops.size), (model.loops * a, model.loops)), shape=P.shape))
     total = np.zeros((n, a))
-    files = [rewards] if isinstance(rewards, (str, os.PathLike)) else items(rewards, "rewards", "paths")
+    files = [rewards] if isinstance(rewards, (str, os.PathLike)) else as_items(rewards, "rewards", "paths")
     for file in files:
         total += _rewards(_Lines(file, "rewards"), mask, P, chain)
     total[~mask] = 0.0

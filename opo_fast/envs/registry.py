@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._support.checks import MANY, as_path, having, instance, shown, whole
+from .._support.checks import MANY, as_integer, as_path, having, instance, shown
 from .._support.progress import bar
 from .._support.state import peek
 from ..errors import OpoError
@@ -314,7 +314,7 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
         What is wrong with the file.
     """
     file = pathlib.Path(as_path(path))
-    steps = 20 if horizon is None else whole(horizon, "horizon", least=1, most=MANY)
+    steps = 20 if horizon is None else as_integer(horizon, "horizon", least=1, most=MANY)
     if file.suffix == ".tra":
         beside = {ending: file.with_suffix(ending) for ending in (".lab", ".sta", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
         there = {ending: other for ending, other in beside.items() if os.path.isfile(other)}
@@ -367,7 +367,7 @@ def describe(environment: Environment, most: int = 100, *, progress: bool | None
         losses) and the same in the user's reward, ``reward_uniform``, ``reward_optimum`` (None where there is none).
     """
     having(environment, "environment", ("layout", "contexts", "mdp", "label", "reward_value", "loss_class"), "an Environment")
-    most, layout = whole(most, "most", least=1), environment.layout
+    most, layout = as_integer(most, "most", least=1), environment.layout
     if environment.contexts is None:
         rng = np.random.default_rng(0)
         shown = [environment.sample_context(rng) for _ in range(min(most, 5))]

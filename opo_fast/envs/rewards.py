@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, as_real, pair_of, real, whole
+from .._support.checks import as_array, as_integer, as_number, as_real, pair_of
 from ..errors import OpoError
 from ..model.layout import as_mask_2d
 
@@ -31,8 +31,8 @@ class RewardMap:
     high: float
 
     def __post_init__(self) -> None:
-        real(self.low, "low", least=-np.inf)
-        real(self.high, "high", least=-np.inf)
+        as_number(self.low, "low", least=-np.inf)
+        as_number(self.high, "high", least=-np.inf)
         if self.low > self.high:
             raise OpoError(f"low is {self.low!r} and high is {self.high!r}: low may not be above high")
         if not np.isfinite(self.high - self.low):
@@ -62,12 +62,15 @@ class RewardMap:
 
         An extra first layer of loss 0 (a start distribution) is not one of the steps.
         """
-        return np.asarray(whole(steps, "steps", least=0) * self.high - self.scale * as_real(loss_value, "loss_value").astype(np.float64))
+        return np.asarray(
+            as_integer(steps, "steps", least=0) * self.high - self.scale * as_real(loss_value, "loss_value").astype(np.float64)
+        )
 
     def loss_value(self, reward_value: npt.ArrayLike, steps: int) -> Array:
         """The inverse of `value`."""
         return np.asarray(
-            (whole(steps, "steps", least=0) * self.high - as_real(reward_value, "reward_value").astype(np.float64)) / (self.scale or 1.0)
+            (as_integer(steps, "steps", least=0) * self.high - as_real(reward_value, "reward_value").astype(np.float64))
+            / (self.scale or 1.0)
         )
 
     @property

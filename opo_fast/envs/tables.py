@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_array, as_distribution, as_real, instance, items, labels_of, real, whole
+from .._support.checks import as_array, as_distribution, as_integer, as_items, as_number, as_real, instance, labels_of
 from .._support.files import reading
 from .._support.state import read_state, write_state
 from ..errors import OpoError
@@ -84,7 +84,8 @@ class TabularMDP:
         shape = (self.n_states, self.n_actions)
         mask = np.ones(shape, bool) if action_mask is None else as_mask_2d(action_mask, shape, "action_mask")
         ends = np.array(
-            [whole(state, "terminals", least=0, most=self.n_states - 1) for state in items(terminals, "terminals", "states")], np.int64
+            [as_integer(state, "terminals", least=0, most=self.n_states - 1) for state in as_items(terminals, "terminals", "states")],
+            np.int64,
         )
         flat = array if sparse else array.reshape(-1, self.n_states)
         check_rows(flat, mask, ends)
@@ -146,7 +147,7 @@ class TabularMDP:
 
         Its undiscounted values are the discounted values of this model.
         """
-        discount = real(discount, "discount", most=1.0)
+        discount = as_number(discount, "discount", most=1.0)
         n, a = self.n_states, self.n_actions
         csr = sp.csr_array(self.P.reshape(n * a, n)) if isinstance(self.P, np.ndarray) else self.P
         out = sp.csr_array(np.full((n * a, 1), 1.0 - discount))
@@ -401,7 +402,7 @@ def _closed(flat: Any, ends: Array, n_actions: int) -> Any:
 
 def _start(start: Any, n_states: int) -> Any:
     if as_array(start, "start").ndim == 0:
-        return whole(start, "start", least=0, most=n_states - 1)
+        return as_integer(start, "start", least=0, most=n_states - 1)
     array = np.array(as_real(start, "start"), np.float64)
     as_distribution(array, n_states, "start", "state")
     likely = np.flatnonzero(array)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, as_distribution, frozen, having, instance, items, labels_of, shown
+from .._support.checks import as_array, as_distribution, as_items, frozen, having, instance, labels_of, shown
 from ..errors import OpoError
 from ..kernels.ingest import check_path
 from .layered import LayeredMDP
@@ -85,7 +85,7 @@ class FiniteContexts:
         labels: Sequence[str] | None = None,
         name: str = "finite contexts",
     ) -> None:
-        self.mdps: tuple[LayeredMDP, ...] = tuple(items(mdps, "mdps", "models, one per context,", some=True))
+        self.mdps: tuple[LayeredMDP, ...] = tuple(as_items(mdps, "mdps", "models, one per context,", some=True))
         for c, mdp in enumerate(self.mdps):
             instance(mdp, f"mdps[{c}]", LayeredMDP)
             if mdp.layout != self.mdps[0].layout:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, as_array, as_distribution, as_losses_2d, as_real, frozen, instance, whole
+from .._support.checks import MANY, as_array, as_distribution, as_integer, as_losses_2d, as_real, frozen, instance
 from .._support.files import reading
 from .._support.state import read_state, write_state
 from ..errors import OpoError
@@ -100,7 +100,7 @@ class LayeredMDP(Immutable):
         """
         base = as_losses_2d(losses, "losses")
         n_states, n_actions = base.shape
-        horizon = whole(horizon, "horizon", least=1, most=MANY)
+        horizon = as_integer(horizon, "horizon", least=1, most=MANY)
         sparse = sp.issparse(P)
         array = P if sparse else as_real(P, "P")
         shape = (n_states * n_actions, n_states) if sparse else (n_states, n_actions, n_states)
@@ -112,7 +112,7 @@ class LayeredMDP(Immutable):
             array = as_csr(P, "P")
         mask = None if action_mask is None else as_mask_2d(action_mask, (n_states, n_actions), "action_mask")
         if as_array(start, "start").ndim == 0:
-            state = whole(start, "start", least=0, most=n_states - 1)
+            state = as_integer(start, "start", least=0, most=n_states - 1)
             first: Any = array[state * n_actions : (state + 1) * n_actions] if sparse else array[state : state + 1]
             head, head_mask, steps = base[state : state + 1], None if mask is None else mask[state : state + 1], horizon - 1
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, as_real, checked_unit, frozen, whole
+from .._support.checks import as_array, as_integer, as_real, checked_unit, frozen
 from .._support.memory import check_room
 from ..errors import OpoError, Place
 
@@ -88,7 +88,7 @@ class Layout(Immutable):
 
     def __init__(self, layer_sizes: Sequence[int], n_actions: int) -> None:
         try:
-            sizes = [whole(size, f"layer_sizes[{h}]", least=1) for h, size in enumerate(layer_sizes)]
+            sizes = [as_integer(size, f"layer_sizes[{h}]", least=1) for h, size in enumerate(layer_sizes)]
         except TypeError:
             raise OpoError(f"layer_sizes: a sequence of layer sizes is needed, got {layer_sizes!r}") from None
         if not sizes:
@@ -99,7 +99,7 @@ class Layout(Immutable):
                 "becomes an extra first layer: LayeredMDP.stationary(..., start=distribution))"
             )
         self.layer_sizes = tuple(sizes)
-        self.n_actions = whole(n_actions, "n_actions", least=1)
+        self.n_actions = as_integer(n_actions, "n_actions", least=1)
         self.horizon = len(sizes)
         self.n_states = sum(sizes)
         self.shape = (self.n_states, self.n_actions)
@@ -135,12 +135,12 @@ class Layout(Immutable):
 
     def state(self, stage: int, local: int) -> int:
         """Number of the state that is the `local`-th of layer `stage`, both counted from 0; undoes `local`."""
-        stage = whole(stage, "stage", least=0, most=self.horizon - 1)
-        return int(self.offsets[stage]) + whole(local, "local", least=0, most=self.layer_sizes[stage] - 1)
+        stage = as_integer(stage, "stage", least=0, most=self.horizon - 1)
+        return int(self.offsets[stage]) + as_integer(local, "local", least=0, most=self.layer_sizes[stage] - 1)
 
     def local(self, state: int) -> tuple[int, int]:
         """Layer of `state` and its number inside the layer, both counted from 0; the end state is (horizon, 0)."""
-        state = whole(state, "state", least=0, most=self.n_states)
+        state = as_integer(state, "state", least=0, most=self.n_states)
         stage = self.layer_of(state)
         return stage, state - int(self.offsets[stage])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._support.checks import items, labels_of, shown, whole
+from .._support.checks import as_integer, as_items, labels_of, shown
 from ..errors import OpoError
 from .layout import Layout
 
@@ -24,8 +24,8 @@ class Names:
     """
 
     def __init__(self, states: Sequence[str] | None = None, actions: Sequence[str] | None = None) -> None:
-        self.states = None if states is None else tuple(map(str, items(states, "state_names", "texts")))
-        self.actions = None if actions is None else tuple(map(str, items(actions, "action_names", "texts")))
+        self.states = None if states is None else tuple(map(str, as_items(states, "state_names", "texts")))
+        self.actions = None if actions is None else tuple(map(str, as_items(actions, "action_names", "texts")))
 
     @classmethod
     def of(cls, source: Any) -> Names:
@@ -52,9 +52,9 @@ class Names:
 
     def find(self, layout: Layout, stage: int, state: int | str) -> int:
         """The number inside layer `stage` of a state that is given by that number or by its name."""
-        stage = whole(stage, "stage", least=0, most=layout.horizon - 1)
+        stage = as_integer(stage, "stage", least=0, most=layout.horizon - 1)
         if not isinstance(state, str):
-            return whole(state, "state", least=0, most=layout.layer_sizes[stage] - 1)
+            return as_integer(state, "state", least=0, most=layout.layer_sizes[stage] - 1)
         if self.states is None:
             raise OpoError(f"state is {shown(state)}, and states have no names: its number inside layer {stage} is needed")
         layer = self.states[layout.layer(stage)]
@@ -67,7 +67,7 @@ class Names:
     def find_action(self, layout: Layout, action: int | str) -> int:
         """The number of an action that is given by that number or by its name."""
         if not isinstance(action, str):
-            return whole(action, "action", least=0, most=layout.n_actions - 1)
+            return as_integer(action, "action", least=0, most=layout.n_actions - 1)
         if self.actions is None or self.actions.count(action) != 1:
             listed = f"one of {', '.join(self.actions)}" if self.actions is not None else "its number, as actions have no names,"
             raise OpoError(f"action is {shown(action)}: {listed} is needed")

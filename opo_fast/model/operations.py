@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_real, real, shown
+from .._support.checks import as_number, as_real, shown
 from .._support.threads import run_together
 from ..errors import OpoError
 from ..kernels import weights as weight_kernels
@@ -263,7 +263,7 @@ def bonus(visits: npt.ArrayLike, beta: float, *, out: Array | None = None, backe
         bad = np.flatnonzero(~(np.isfinite(n.ravel()) & (n.ravel() >= 0)))
         place = f"[{', '.join(str(i) for i in np.unravel_index(bad[0], n.shape))}]" if n.ndim else ""
         raise OpoError(f"visits{place} is {float(n.ravel()[bad[0]])!r}: a finite number of at least 0 is needed")
-    scale = real(beta, "beta")
+    scale = as_number(beta, "beta")
     inputs = () if out is visits else (n,)
     if backend == "numpy":
         return filled(out, "out", np.asarray(reference.bonus(n, scale)), *inputs)
@@ -306,7 +306,7 @@ def exponential_weights(
         *_, s, a = place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         which = "" if len(place) == 2 else f"[{place[0]}]"
         raise OpoError(f"q{which}: state {s}, action {a} is {float(values[place])!r}; a finite number is needed")
-    rate, n_actions = real(eta, "eta"), p.shape[-1]
+    rate, n_actions = as_number(eta, "eta"), p.shape[-1]
     numbers = np.ascontiguousarray(values, np.float64)
     inputs = (numbers,) if out is policy else (p, numbers)
     if backend == "numpy":

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import whole
+from .._support.checks import as_integer
 
 __all__ = ["Streams"]
 
@@ -30,7 +30,7 @@ class Streams:
     """
 
     def __init__(self, seed: int, width: int) -> None:
-        self.seed, self.width = whole(seed, "seed", least=0, most=None), width
+        self.seed, self.width = as_integer(seed, "seed", least=0, most=None), width
         self._keys = {name: np.random.SeedSequence(self.seed, spawn_key=(i,)).generate_state(2, np.uint64) for i, name in enumerate(_NAMES)}
         self._per_block = max(1, _BLOCK // max(1, width))
         self._blocks: dict[str, tuple[int, Array]] = {}

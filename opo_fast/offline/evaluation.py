@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, items, one_of, real, whole
+from .._support.checks import as_integer, as_items, as_number, instance, one_of
 from ..errors import OpoError
 from ..oracles.log import TrajectoryLog
 from . import importance
@@ -181,9 +181,9 @@ def evaluate_policy(
     names = _names(estimators, q_class)
     if (loss_class is None) != (dynamics_class is None):
         raise OpoError(f"{'loss' if loss_class is None else 'dynamics'}_class is missing: the model needs both, or none")
-    work = Work(log, policy, groups, behavior, real(smoothing, "smoothing"), whole(seed, "seed", least=0, most=None))
-    level, tolerance = real(level, "level", most=1.0, strict=True), real(tolerance, "tolerance", most=1.0)
-    counts = whole(resamples, "resamples", least=2), whole(refits, "refits", least=0)
+    work = Work(log, policy, groups, behavior, as_number(smoothing, "smoothing"), as_integer(seed, "seed", least=0, most=None))
+    level, tolerance = as_number(level, "level", most=1.0, strict=True), as_number(tolerance, "tolerance", most=1.0)
+    counts = as_integer(resamples, "resamples", least=2), as_integer(refits, "refits", least=0)
     supported = work.left <= tolerance
     classes = (loss_class, dynamics_class)
     found = {}
@@ -191,7 +191,7 @@ def evaluate_policy(
         if name in ("pdis", "snpdis"):
             value, error, replicates = work.importance(name, counts[0])
         elif name == "dr":
-            value, error, replicates = work.doubly_robust(classes, min(whole(folds, "folds", least=1), len(log)), counts[0])
+            value, error, replicates = work.doubly_robust(classes, min(as_integer(folds, "folds", least=1), len(log)), counts[0])
         elif name == "fqe":
             value, error, replicates = work.fitted_q(q_class, counts[1])
         else:
@@ -220,7 +220,7 @@ def evaluate_policy(
 def _names(estimators: Any, q_class: Any) -> list[str]:
     if estimators is None:
         return list(ESTIMATORS if q_class is not None else ESTIMATORS[:-1])
-    names = items(estimators, "estimators", "names", some=True)
+    names = as_items(estimators, "estimators", "names", some=True)
     for i, name in enumerate(names):
         one_of(name, f"estimators[{i}]", ESTIMATORS)
     return names

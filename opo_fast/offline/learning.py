@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, one_of, whole
+from .._support.checks import as_integer, instance, one_of
 from ..agents.baselines import Greedy
 from ..agents.opo import OPO
 from ..agents.oracle_agent import OracleAgent
@@ -162,9 +162,9 @@ def fit_report(
         Of the folds.
     """
     instance(log, "log", TrajectoryLog)
-    folds = whole(folds, "folds", least=2, most=len(log))
+    folds = as_integer(folds, "folds", least=2, most=len(log))
     log = log if action_mask is None else TrajectoryLog.of(log.layout, log, action_mask)
-    fold = np.random.default_rng(whole(seed, "seed", least=0, most=None)).permutation(len(log)) % folds
+    fold = np.random.default_rng(as_integer(seed, "seed", least=0, most=None)).permutation(len(log)) % folds
     lines = []
     for kind, classes in (("losses", loss_classes), ("dynamics", dynamics_classes)):
         steps = log.layout.horizon - (kind == "dynamics")

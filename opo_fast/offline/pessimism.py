@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real
+from .._support.checks import as_number
 from ..agents.base import State
 from ..agents.oracle_agent import OracleAgent, make_oracle
 from ..errors import OpoError
@@ -60,7 +60,7 @@ class PessimisticPlan(OracleAgent):
         action_mask: npt.ArrayLike | None = None,
     ) -> None:
         super().__init__(layout, loss_class, dynamics_class, action_mask=action_mask)
-        self.delta, self.penalty = real(delta, "delta", most=1.0, strict=True), real(penalty, "penalty")
+        self.delta, self.penalty = as_number(delta, "delta", most=1.0, strict=True), as_number(penalty, "penalty")
         self.mirrored: Any = None
         if isinstance(loss_class, TabularLossClass):
             self.mirrored = make_oracle(loss_class, self.layout, self.action_mask, "loss_class", ("observe", "fit", "losses"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import items, real
+from .._support.checks import as_items, as_number
 from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory, context_key
@@ -72,11 +72,11 @@ def check_oracle(
     OpoError
         With one line for each promise that is not kept.
     """
-    contexts = items(contexts, "contexts", "contexts")
+    contexts = as_items(contexts, "contexts", "contexts")
     log = TrajectoryLog.of(layout, trajectories, action_mask)
     if len(log) < 4:
         raise OpoError(f"trajectories are {len(log)}: at least 4 are needed for the checks")
-    return _Checker(source, layout, log, contexts, as_mask(layout, action_mask), real(tolerance, "tolerance")).run()
+    return _Checker(source, layout, log, contexts, as_mask(layout, action_mask), as_number(tolerance, "tolerance")).run()
 
 
 class _Checker:

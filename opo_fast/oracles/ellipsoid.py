@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from .._support.checks import real
+from .._support.checks import as_number
 
 __all__ = ["GROWTH", "as_norm", "ball_of", "below", "inverse_of", "regular_ridge"]
 
@@ -23,7 +23,7 @@ _NOISE = 0.5
 
 def as_norm(norm: float | None, dimension: int) -> float:
     """A bound on |theta|."""
-    return math.sqrt(dimension) if norm is None else real(norm, "norm", strict=True)
+    return math.sqrt(dimension) if norm is None else as_number(norm, "norm", strict=True)
 
 
 def regular_ridge(function_class: Any) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_list, as_real, frozen, real, whole
+from .._support.checks import FLOAT64, as_integer, as_list, as_number, as_real, frozen
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
@@ -102,7 +102,7 @@ class _FiniteOracle:
         After each episode those remain whose cost on all data is within the radius (see the oracle) of the least of the
         whole class; where none does, the best alone. What was excluded stays excluded.
         """
-        delta = real(delta, "delta", most=1.0, strict=True)
+        delta = as_number(delta, "delta", most=1.0, strict=True)
         if self.delta is not None or self.scores.any():
             raise OpoError("keep_plausible comes once and before any data")
         self.delta, self._set = delta, NestedSet(len(self.scores))
@@ -147,7 +147,7 @@ class _FiniteOracle:
 
     def check_fit(self, fit: Hashable) -> None:
         """Raise unless `fit` is the index of a candidate."""
-        whole(fit, "fit", least=0, most=self.scores.size - 1)
+        as_integer(fit, "fit", least=0, most=self.scores.size - 1)
 
     def _said(self, context: Any) -> Sequence[Any]:
         """The candidates' answers, one by one."""

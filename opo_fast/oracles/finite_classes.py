@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from .._support.checks import MANY, items, labels_of, whole
+from .._support.checks import MANY, as_integer, as_items, labels_of
 from ..errors import OpoError
 from ..model.layout import Layout
 from .finite import FiniteDynamicsOracle, FiniteLossOracle
@@ -27,7 +27,7 @@ class _FiniteClass:
     """What all candidates say at a context, where one function gives it."""
 
     def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
-        self.models = tuple(items(models, "models", "callables model(context)", some=True))
+        self.models = tuple(as_items(models, "models", "callables model(context)", some=True))
         for i, model in enumerate(self.models):
             if not callable(model):
                 raise OpoError(f"models[{i}] is a {type(model).__name__}: a callable model(context) is needed")
@@ -54,7 +54,7 @@ class _FiniteClass:
         """
         if not callable(function):
             raise OpoError(f"function is a {type(function).__name__}: a callable function(context) is needed")
-        count = whole(n, "n", least=1, most=MANY)
+        count = as_integer(n, "n", least=1, most=MANY)
         result = cls([partial(_candidate, function, cls.kind, i) for i in range(count)], names)
         result.together = function
         return result

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from .._support.checks import MANY, real, whole
+from .._support.checks import MANY, as_integer, as_number
 from .._support.fields import Fields
 from ..kernels.scores import add_rows
 from ..model.contextual import Trajectory
@@ -59,8 +59,8 @@ class LinearLossClass:
         size: float | None = None,
         norm: float | None = None,
     ) -> None:
-        self.features, self.dimension = features, whole(dimension, "dimension", least=1, most=MANY)
-        self.ridge, self.norm = real(ridge, "ridge"), as_norm(norm, self.dimension)
+        self.features, self.dimension = features, as_integer(dimension, "dimension", least=1, most=MANY)
+        self.ridge, self.norm = as_number(ridge, "ridge"), as_norm(norm, self.dimension)
         self.size = cover_size(self.dimension, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> LinearLossOracle:
@@ -220,8 +220,8 @@ class DisjointLinearLossClass:
         size: float | None = None,
         norm: float | None = None,
     ) -> None:
-        self.features, self.dimension = features, whole(dimension, "dimension", least=1, most=MANY)
-        self.ridge, self.norm = real(ridge, "ridge"), as_norm(norm, self.dimension)
+        self.features, self.dimension = features, as_integer(dimension, "dimension", least=1, most=MANY)
+        self.ridge, self.norm = as_number(ridge, "ridge"), as_norm(norm, self.dimension)
         self.size = cover_size(self.dimension, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> DisjointLinearLossOracle:

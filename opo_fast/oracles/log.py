@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, frozen, having, instance, items, whole
+from .._support.checks import as_array, as_integer, as_items, frozen, having, instance
 from .._support.lru import LRU
 from .._support.memory import check_room
 from .._support.progress import bar
@@ -75,7 +75,7 @@ class TrajectoryLog(Sequence[Trajectory]):
     ) -> None:
         instance(layout, "layout", Layout)
         if not isinstance(contexts, np.ndarray):
-            contexts = items(contexts, "contexts", "contexts")
+            contexts = as_items(contexts, "contexts", "contexts")
         elif not contexts.ndim:
             raise OpoError("contexts is an array without axes: its first axis must be the episode")
         self.layout, self.action_mask = layout, as_mask(layout, action_mask)
@@ -101,7 +101,7 @@ class TrajectoryLog(Sequence[Trajectory]):
         self.actions = frozen(columns["actions"].astype(np.int64))
         self.losses = frozen(columns["losses"].astype(np.float64))
         self.propensities = frozen(columns["propensities"].astype(np.float64)) if propensities is not None else None
-        self.episodes = None if episodes is None else items(episodes, "episodes", "numbers or strings")
+        self.episodes = None if episodes is None else as_items(episodes, "episodes", "numbers or strings")
         if self.episodes is not None and len(self.episodes) != n:
             raise OpoError(f"episodes has {len(self.episodes)} entries: one for each of the {n} trajectories is needed")
         self.state_labels = None if state_labels is None else tuple(tuple(layer) for layer in state_labels)
@@ -150,7 +150,7 @@ class TrajectoryLog(Sequence[Trajectory]):
             raise OpoError("trajectories is a Trajectory: a TrajectoryLog or a sequence of Trajectory is needed")
         checked = []
         mask = as_mask(layout, action_mask)
-        for i, trajectory in enumerate(items(trajectories, "trajectories", "Trajectory")):
+        for i, trajectory in enumerate(as_items(trajectories, "trajectories", "Trajectory")):
             try:
                 checked.append(check_trajectory(layout, mask, trajectory))
             except OpoError as error:
@@ -177,7 +177,7 @@ class TrajectoryLog(Sequence[Trajectory]):
         having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
         if policy is not None and not callable(policy):
             raise OpoError(f"policy is a {type(policy).__name__}: a callable policy(context) is needed")
-        episodes, streams = whole(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
+        episodes, streams = as_integer(episodes, "episodes", least=1), Streams(seed, cmdp.layout.horizon)
         check_room(4 * cmdp.layout.horizon * episodes, f"episodes is {episodes}: the trajectories of so many")
         recorder = Recorder(cmdp.layout)
         seen: LRU[Any] = LRU(1 << 26)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import items, real, shown, truth
+from .._support.checks import as_bool, as_items, as_number, shown
 from ..errors import OpoError
 from ..model.layout import Layout, as_mask
 from .log_tables import Columns, Grouped, missing, unique
@@ -43,7 +43,7 @@ def rows_to_log(
     rows.refuse_missing(columns.state, seen)
     kept = stays.before(rows, seen)
     several = unique(seen[rows.at == 0], columns.state)[0].size > 1
-    added = (layout is None and several) if start_layer is None else truth(start_layer, "start_layer")
+    added = (layout is None and several) if start_layer is None else as_bool(start_layer, "start_layer")
     longest = int(kept.max())
     steps = longest if layout is None else layout.horizon - added
     if longest > steps:
@@ -89,7 +89,7 @@ class _Absorbing:
         if absorbing is None:
             given: dict[Any, float] = {}
         elif isinstance(absorbing, Mapping):
-            given = {key: real(value, f"absorbing[{key!r}]", least=-np.inf) for key, value in absorbing.items()}
+            given = {key: as_number(value, f"absorbing[{key!r}]", least=-np.inf) for key, value in absorbing.items()}
         elif isinstance(absorbing, Sequence) and not isinstance(absorbing, str):
             given = dict.fromkeys(absorbing, 0.0)
         else:
@@ -201,9 +201,9 @@ def _state_labels(layout: Layout | None, states: Any, added: int, steps: int, fi
         if states == "local":
             return tuple(tuple(range(size)) for size in layout.layer_sizes[added:])
         return tuple(tuple(range(low[h], low[h + 1])) for h in range(steps))
-    given = items(states, "states", "labels, the same in every layer or one sequence for each layer,", some=True)
+    given = as_items(states, "states", "labels, the same in every layer or one sequence for each layer,", some=True)
     if isinstance(given[0], (list, tuple, np.ndarray)):
-        labels = tuple(tuple(map(_plain, items(layer, "states", "labels"))) for layer in given)
+        labels = tuple(tuple(map(_plain, as_items(layer, "states", "labels"))) for layer in given)
         labels = labels[added:] if len(labels) == steps + added else labels
     else:
         shared = tuple(map(_plain, given))
@@ -256,12 +256,12 @@ def _actions(rows: Grouped, read: Array, layout: Layout | None, actions: Any) ->
     values = rows.column(name)
     rows.refuse_missing(name, values, read)
     if actions is None and layout is not None:
-        numbers = rows.whole(name, values, read)
+        numbers = rows.integers(name, values, read)
         n = layout.n_actions
         rows.refuse(read & ((numbers < 0) | (numbers >= n)), name, lambda row: f"action {numbers[row]}: 0 to {n - 1} is needed")
         return tuple(range(n)), numbers
     found, inverse = unique(values[read], name)
-    labels = tuple(found.tolist()) if actions is None else tuple(map(_plain, items(actions, "actions", "labels", some=True)))
+    labels = tuple(found.tolist()) if actions is None else tuple(map(_plain, as_items(actions, "actions", "labels", some=True)))
     if layout is not None and len(labels) != layout.n_actions:
         raise OpoError(f"actions has {len(labels)} labels: {layout.n_actions}, those of {layout!r}, are needed")
     index = {label: i for i, label in enumerate(labels)}
@@ -294,7 +294,7 @@ def _losses(rows: Grouped, read: Array, stays: _Absorbing, seen: Array) -> Array
     values = rows.column(name)
     rows.refuse_missing(name, values, read)
     given = read | ~missing(values)
-    numbers = rows.real(name, values, given)
+    numbers = rows.numbers(name, values, given)
     low, high = columns.range
     rows.refuse(given & ~((numbers >= low) & (numbers <= high)), name, lambda row: f"{float(numbers[row])!r}: a {columns.kind} is needed")
     told = np.array([np.nan if inside else stays.losses[_plain(state)] for state, inside in zip(seen, read, strict=True)])
@@ -311,7 +311,7 @@ def _propensities(rows: Grouped, read: Array) -> Array:
     assert name is not None
     values = rows.column(name)
     rows.refuse_missing(name, values, read)
-    numbers = rows.real(name, values, read)
+    numbers = rows.numbers(name, values, read)
     rows.refuse(read & ~((numbers > 0) & (numbers <= 1)), name, lambda row: f"{float(numbers[row])!r}: a number in (0, 1] is needed")
     return numbers
 

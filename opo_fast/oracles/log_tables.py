@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_path, items, pair_of, shown
+from .._support.checks import as_items, as_path, pair_of, shown
 from .._support.files import reading, writing
 from ..errors import OpoError
 
@@ -41,7 +41,7 @@ class Columns:
         """The context columns."""
         if self.context is None:
             return ()
-        return (self.context,) if isinstance(self.context, str) else tuple(items(self.context, "context", "names of columns"))
+        return (self.context,) if isinstance(self.context, str) else tuple(as_items(self.context, "context", "names of columns"))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ class Grouped:
         bad = missing(values)
         self.refuse(bad if where is None else bad & where, name, "the value is missing")
 
-    def whole(self, name: str, values: Array, where: Array | None = None) -> Array:
+    def integers(self, name: str, values: Array, where: Array | None = None) -> Array:
         """`values` as int64; rows where `where` is false become 0."""
         kept = np.ones(values.size, bool) if where is None else where
         result = np.zeros(values.size, np.int64)
@@ -176,7 +176,7 @@ class Grouped:
         result[kept] = values[kept].astype(np.int64) if values.dtype.kind in "iu" else numbers.astype(np.int64)
         return result
 
-    def real(self, name: str, values: Array, where: Array | None = None) -> Array:
+    def numbers(self, name: str, values: Array, where: Array | None = None) -> Array:
         """`values` as float64; rows where `where` is false become NaN."""
         kept = np.ones(values.size, bool) if where is None else where
         result = np.full(values.size, np.nan)

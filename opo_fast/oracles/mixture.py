@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.linalg import helmert
 
-from .._support.checks import MANY, as_distribution, as_real, frozen, items, real, whole
+from .._support.checks import MANY, as_distribution, as_integer, as_items, as_number, as_real, frozen
 from .._support.fields import Fields
 from .._support.lru import LRU
 from .._support.numbers import log_loss
@@ -50,8 +50,8 @@ class MixtureDynamicsClass:
     def __init__(
         self, bases: Sequence[Any], groups: int = 1, memberships: Callable[[Any], Any] | None = None, *, size: float | None = None
     ) -> None:
-        self.bases = tuple(items(bases, "bases", "dynamics", some=True))
-        self.groups = whole(groups, "groups", least=1, most=MANY)
+        self.bases = tuple(as_items(bases, "bases", "dynamics", some=True))
+        self.groups = as_integer(groups, "groups", least=1, most=MANY)
         if memberships is not None and not callable(memberships):
             raise OpoError(f"memberships is a {type(memberships).__name__}: a callable memberships(context) is needed")
         self.memberships = memberships
@@ -137,7 +137,7 @@ class MixtureDynamicsOracle(QuadraticSets):
         if groups == 1:
             return np.ones(1)
         result = np.zeros(groups)
-        result[whole(context, "context", least=0, most=groups - 1)] = 1.0
+        result[as_integer(context, "context", least=0, most=groups - 1)] = 1.0
         return result
 
     def transitions(self, fit: Hashable, context: Any) -> list[Any]:
@@ -291,7 +291,7 @@ def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e
         The maximum exceeds the value at W by no more (Frank and Wolfe's duality gap).
     """
     z, counts, start = as_real(z, "z"), as_real(counts, "counts"), as_real(start, "start")
-    tolerance = real(tolerance, "tolerance")
+    tolerance = as_number(tolerance, "tolerance")
     if start.ndim != 2 or not start.size or z.shape != (counts.size, start.size) or counts.ndim != 1:
         raise OpoError(f"z, counts, start have shapes {z.shape}, {counts.shape}, {start.shape}: (n, I * J), (n,), (I, J) are needed")
     if not (counts > 0).all() or not ((z >= 0).all() and np.isfinite(z).all() and (z > 0).any(axis=1).all()):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_real, frozen, instance, real, shown
+from .._support.checks import as_number, as_real, frozen, instance, shown
 from .._support.fields import Fields, agrees
 from .._support.lru import LRU
 from ..errors import OpoError
@@ -127,8 +127,8 @@ class ParametricOracle:
             if not agrees(theirs.get(name), value):
                 raise OpoError(f"state belongs to an oracle whose {name} is {theirs.get(name)!r}: {value!r} is needed")
         # Each new fit takes new data.
-        episodes, stale = fields.whole("episodes"), fields.truth("stale")
-        number = fields.whole("number", most=episodes)
+        episodes, stale = fields.integer("episodes"), fields.flag("stale")
+        number = fields.integer("number", most=episodes)
         commit = {**self._restored(fields, number, episodes), **self._kept_restored(fields)}
         for name, value in commit.items():
             setattr(self, name, value)
@@ -198,5 +198,5 @@ def grouped(contexts: Sequence[Any]) -> Iterator[tuple[Any, Array]]:
 def cover_size(n_parameters: int, size: float | None) -> float:
     """|F| of a parametric class for the theory's parameters: `size`, or (1 + 2/0.01)^d, a cover at radius 0.01, at most 1e150."""
     if size is not None:
-        return real(size, "size", least=1.0)
+        return as_number(size, "size", least=1.0)
     return float(min(201.0 ** min(n_parameters, 65), 1e150))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real, shown, whole
+from .._support.checks import as_integer, as_number, shown
 from .._support.fields import Fields, agrees
 from ..errors import OpoError
 from .parametric import ParametricOracle
@@ -88,7 +88,7 @@ class NestedSet:
         result = cls(size)
         result._last, result._newest = last, int(last[last < size].max(initial=-1)) + 1
         fields.check("plausible.last", bool((last == size).any()), "excludes every candidate")
-        version = whole(fields.value("plausible.version"), fields.place("plausible.version"), least=-size, most=result._newest)
+        version = as_integer(fields.value("plausible.version"), fields.place("plausible.version"), least=-size, most=result._newest)
         result.members = result.at(version)
         result.version = version
         return result
@@ -105,7 +105,7 @@ def kept_delta(fields: Fields, delta: float | None) -> float | None:
     if delta is not None and not agrees(stored, delta):
         kept = "no plausible set" if stored is None else f"a plausible set at failure probability {shown(stored)}"
         raise OpoError(f"state holds {kept}: {delta} is needed")
-    return None if stored is None else real(stored, fields.place("plausible.delta"), most=1.0, strict=True)
+    return None if stored is None else as_number(stored, fields.place("plausible.delta"), most=1.0, strict=True)
 
 
 class PlausibleOracle(ParametricOracle):
@@ -125,7 +125,7 @@ class PlausibleOracle(ParametricOracle):
 
     def keep_plausible(self, delta: float) -> None:
         """Keep, from now on, the sets of what the data leave plausible at failure probability `delta`."""
-        delta = real(delta, "delta", most=1.0, strict=True)
+        delta = as_number(delta, "delta", most=1.0, strict=True)
         if self.delta is not None or self.episodes:
             raise OpoError("keep_plausible comes once and before any data")
         self.delta = delta
@@ -173,10 +173,10 @@ class PlausibleOracle(ParametricOracle):
         delta = kept_delta(fields, self.delta)
         if delta is None:
             return {"delta": None}
-        centres = fields.positions("plausible.centres", (None,), most=fields.whole("number")).tolist()
+        centres = fields.positions("plausible.centres", (None,), most=fields.integer("number")).tolist()
         fields.check("plausible.centres", bool(centres) and centres[0] == 0, "does not begin with the fit on no data")
         sets = self._sets_restored(fields, delta, len(centres))
-        return {"delta": delta, "_noted": fields.whole("plausible.noted", most=fields.whole("episodes")), "_centres": centres, **sets}
+        return {"delta": delta, "_noted": fields.integer("plausible.noted", most=fields.integer("episodes")), "_centres": centres, **sets}
 
     def _begin(self) -> None:
         raise NotImplementedError

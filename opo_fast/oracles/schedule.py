@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .._support.checks import having, real, shown, whole
+from .._support.checks import as_integer, as_number, having, shown
 from .._support.fields import Fields, agrees, as_fit
 from ..errors import OpoError
 from ..model.contextual import Trajectory
@@ -43,9 +43,9 @@ class Refit:
         if isinstance(value, str) and value in ("every", "doubling"):
             return cls(value)
         if isinstance(value, tuple) and len(value) == 2 and value[0] == "gain":
-            return cls("gain", real(value[1], "refit[1], the threshold,"))
+            return cls("gain", as_number(value[1], "refit[1], the threshold,"))
         try:
-            return cls("interval", whole(value, "refit", least=1))
+            return cls("interval", as_integer(value, "refit", least=1))
         except OpoError:
             raise OpoError(
                 f"refit is {shown(value)}: 'every', 'doubling', a number of episodes of at least 1 or ('gain', threshold) is needed"
@@ -147,8 +147,8 @@ class ScheduledOracle:
         if not stored or not agrees(stored[0], str(self.refit)):
             raise OpoError(f"state belongs to an oracle that refits {stored[0] if stored else None}: {self.refit} is needed")
         fields.check("refit", len(stored) in (4, 5), f"has {len(stored)} entries: 4 or 5 are needed")
-        episodes = whole(stored[1], "state['refit'][1]", least=0)
-        fitted = whole(stored[2], "state['refit'][2]", least=0, most=episodes)
+        episodes = as_integer(stored[1], "state['refit'][1]", least=0)
+        fitted = as_integer(stored[2], "state['refit'][2]", least=0, most=episodes)
         fit, *kept = map(as_fit, stored[3:])
         fields.check("refit", all(isinstance(pair, tuple) and len(pair) == 2 for pair in kept), "holds no pair of fit and version")
         before = self.oracle.state()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, real, whole
+from .._support.checks import as_integer, as_number, instance
 from .._support.fields import Fields
 from .._support.lru import LRU
 from .._support.numbers import log_loss
@@ -75,8 +75,8 @@ class _SklearnClass:
         self.estimator, self.features, self.refit = clone(estimator), features, Refit.parse(refit)
         if self.refit.kind == "gain":
             raise OpoError("refit is a score gain, which only training tells: 'every', 'doubling' or a number of episodes is needed")
-        self.first = whole(first, "first", least=1)
-        self.seed = whole(seed, "seed", least=0, most=2**32 - 1)
+        self.first = as_integer(first, "first", least=1)
+        self.seed = as_integer(seed, "seed", least=0, most=2**32 - 1)
         for name, value in self.estimator.get_params(deep=True).items():
             if name == "random_state" or name.endswith("__random_state"):
                 if value is not None and not isinstance(value, (int, np.integer)):
@@ -133,7 +133,7 @@ class SklearnLossClass(_SklearnClass):
         size: float | None = None,
     ) -> None:
         super().__init__(estimator, features, refit=refit, first=first, seed=seed, size=size)
-        self.unseen = real(unseen, "unseen", most=1.0)
+        self.unseen = as_number(unseen, "unseen", most=1.0)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
         """An oracle without data, under the class's schedule."""
@@ -171,7 +171,7 @@ class SklearnDynamicsClass(_SklearnClass):
         size: float | None = None,
     ) -> None:
         super().__init__(estimator, features, refit=refit, first=first, seed=seed, size=size)
-        self.support, self.smoothing = support, real(smoothing, "smoothing", most=1.0)
+        self.support, self.smoothing = support, as_number(smoothing, "smoothing", most=1.0)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
         """An oracle without data, under the class's schedule."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, as_real, items, real, shown, whole
+from .._support.checks import MANY, as_integer, as_items, as_number, as_real, shown
 from .._support.fields import Fields
 from .._support.state import decode, encode
 from ..errors import OpoError
@@ -48,8 +48,8 @@ class SoftmaxDynamicsClass:
     ) -> None:
         if not callable(features):
             raise OpoError(f"features is a {type(features).__name__}: a callable features(context) is needed")
-        self.features, self.dimension, self.support = features, whole(dimension, "dimension", least=1, most=MANY), support
-        self.ridge = real(ridge, "ridge", strict=True)
+        self.features, self.dimension, self.support = features, as_integer(dimension, "dimension", least=1, most=MANY), support
+        self.ridge = as_number(ridge, "ridge", strict=True)
         self.size = cover_size(self.dimension, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> SoftmaxDynamicsOracle:
@@ -173,7 +173,7 @@ class SoftmaxDynamicsOracle(QuadraticSets):
         if isinstance(answer, np.ndarray) and answer.ndim == 2:
             return answer
         layout, support = self.layout, self.support
-        answer = items(answer, f"features at context {context!r}", "arrays")
+        answer = as_items(answer, f"features at context {context!r}", "arrays")
         if len(answer) != layout.horizon - 1:
             raise OpoError(f"features at context {context!r} are {len(answer)} arrays: H - 1 = {layout.horizon - 1} are needed")
         flat = np.empty((support.n_cells, self.dimension))
@@ -328,7 +328,7 @@ def _key_from_json(value: Any, place: str) -> Hashable:
     if isinstance(value, dict) and "key" in value:
         try:
             shape, dtype, text = value["key"]
-            return tuple(whole(n, place, least=0) for n in shape), str(dtype), bytes.fromhex(text)
+            return tuple(as_integer(n, place, least=0) for n in shape), str(dtype), bytes.fromhex(text)
         except (TypeError, ValueError):
             raise OpoError(f"{place} holds {shown(value)}, which is no context that was saved") from None
     return decode(value, place)  # type: ignore[no-any-return]

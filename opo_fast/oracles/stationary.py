@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_real, instance, shown, whole
+from .._support.checks import as_integer, as_real, instance, shown
 from ..errors import OpoError
 from ..model.layout import Layout
 
@@ -42,7 +42,7 @@ def stationary_features(features: Callable[[Any], Any], layout: Layout, start: i
         raise OpoError(f"layout has layers of {layout.layer_sizes} states: one state, and then S in each, are needed")
     n = sizes.pop() if sizes else None
     if start is not None:
-        start = whole(start, "start", least=0, most=None if n is None else n - 1)
+        start = as_integer(start, "start", least=0, most=None if n is None else n - 1)
 
     def unrolled(context: Any) -> Array:
         array = as_real(features(context), f"features at context {context!r}")

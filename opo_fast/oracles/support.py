@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import frozen, items
+from .._support.checks import as_items, frozen
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
@@ -166,7 +166,7 @@ def _given(layout: Layout, allowed: Any) -> list[Any] | None:
                 f"support is missing: all {everything} transitions of {layout!r} are too many for a table; give those that can happen"
             )
         return None
-    listed = items(allowed, "support", "arrays, one per layer but the last,")
+    listed = as_items(allowed, "support", "arrays, one per layer but the last,")
     if len(listed) != layout.horizon - 1:
         raise OpoError(f"support has {len(listed)} arrays: H - 1 = {layout.horizon - 1} are needed")
     return listed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real, truth
+from .._support.checks import as_bool, as_number
 from .._support.fields import Fields
 from .._support.numbers import log_loss
 from .._support.state import decode, encode
@@ -42,7 +42,7 @@ class TabularLossClass:
     """
 
     def __init__(self, *, per_context: bool = False, unseen: float = 0.0, size: float | None = None) -> None:
-        self.per_context, self.unseen = truth(per_context, "per_context"), real(unseen, "unseen", most=1.0)
+        self.per_context, self.unseen = as_bool(per_context, "per_context"), as_number(unseen, "unseen", most=1.0)
         self.size = cover_size(1000, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> TabularLossOracle:
@@ -69,7 +69,7 @@ class TabularDynamicsClass:
     """
 
     def __init__(self, support: Any = None, *, per_context: bool = False, smoothing: float = 0.0, size: float | None = None) -> None:
-        self.support, self.per_context, self.smoothing = support, truth(per_context, "per_context"), real(smoothing, "smoothing")
+        self.support, self.per_context, self.smoothing = support, as_bool(per_context, "per_context"), as_number(smoothing, "smoothing")
         self.size = cover_size(1000, size)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> TabularDynamicsOracle:

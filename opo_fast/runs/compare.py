@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents as registry
-from .._support.checks import MANY, having, instance, items, whole
+from .._support.checks import MANY, as_integer, as_items, having, instance
 from .._support.files import as_folder
 from .._support.progress import bar
 from ..errors import OpoError
@@ -182,7 +182,7 @@ def compare(
     Comparison
         After Ctrl-C: of the runs that were finished.
     """
-    episodes = whole(episodes, "episodes", least=1)
+    episodes = as_integer(episodes, "episodes", least=1)
     having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
     numbers = _seeds(seeds)
     makers, given = _makers(cmdp, agents, options)
@@ -212,14 +212,16 @@ def compare(
 
 def _seeds(seeds: Any) -> Sequence[int]:
     if isinstance(seeds, (int, np.integer)):
-        return range(whole(seeds, "seeds", least=1, most=MANY))
-    return [whole(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(items(seeds, "seeds", "seeds"))]
+        return range(as_integer(seeds, "seeds", least=1, most=MANY))
+    return [as_integer(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(as_items(seeds, "seeds", "seeds"))]
 
 
 def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker], dict[str, dict[str, Any]]]:
     """The agents by label, and the options of each."""
     chosen = registry.names(cmdp.layout) if agents is None else agents
-    makers = dict(chosen) if isinstance(chosen, Mapping) else {registry.info(name).name: name for name in items(chosen, "agents", "names")}
+    makers = (
+        dict(chosen) if isinstance(chosen, Mapping) else {registry.info(name).name: name for name in as_items(chosen, "agents", "names")}
+    )
     if not makers:
         raise OpoError("agents: at least one agent is needed, got none")
     options = {} if options is None else options

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import having, items, truth
+from .._support.checks import as_bool, as_items, having
 from .._support.progress import bar
 from ..agents.base import BaseAgent
 from ..agents.baselines import Greedy
@@ -197,7 +197,7 @@ def regret_decomposition(
         raise OpoError(
             f"run ends at episode {first + len(contexts)}: the agent that played it is needed, this one has observed {agent.episode}"
         )
-    wanted, weights = _wanted(cmdp, contexts, first, truth(expected, "expected"))
+    wanted, weights = _wanted(cmdp, contexts, first, as_bool(expected, "expected"))
     played = [context_key(context) for context in contexts]
     keys = [context_key(context) for context, _ in wanted]
     truths: dict[int, Truth] = {}
@@ -273,7 +273,7 @@ def _fits(agent: Greedy, run: Any) -> list[tuple[int, int]]:
 def contexts_of(run: Any) -> list[Any]:
     """The context of every episode of a run."""
     if not isinstance(run, SimulationResult):
-        return items(run, "run", "contexts", some=True)
+        return as_items(run, "run", "contexts", some=True)
     if not run.contexts:
         raise OpoError("run kept no contexts, as there are more than 10,000 of them or no episodes: give the episodes' contexts themselves")
     return [run.contexts[number] for number in run.context_index]

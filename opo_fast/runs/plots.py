@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._support.checks import as_path, truth
+from .._support.checks import as_bool, as_path
 from .._support.files import writing
 from .._support.text import plain, setting
 from ..errors import OpoError, install
@@ -119,10 +119,10 @@ def regret_curves(
     for label, runs in results.items():
         if not runs:
             raise OpoError(f"results[{label!r}] is empty: at least one run is needed")
-    truth(log, "log")
+    as_bool(log, "log")
     panels = [axes]
     if axes is None:
-        figure = new_figure(7.2 if truth(beside, "beside") else 5.2, 3.5)
+        figure = new_figure(7.2 if as_bool(beside, "beside") else 5.2, 3.5)
         panels = [figure.add_subplot(1, 1 + beside, i + 1) for i in range(1 + beside)]
     first = next(iter(results.values()))[0]
     for i, panel in enumerate(panels):

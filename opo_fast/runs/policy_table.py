@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import having, instance, truth
+from .._support.checks import as_bool, having, instance
 from .._support.files import writing
 from .._support.text import figure, plain, printable
 from ..errors import OpoError
@@ -87,7 +87,7 @@ class PolicyTable:
         self.occupancy = occupancy(mdp, self.policy)
         self.q, self.value = evaluate(mdp, self.policy)
         self.reached = self.occupancy.sum(axis=1)
-        keep = self.reached > 0 if truth(reached_only, "reached_only") else np.ones(mdp.layout.n_states, bool)
+        keep = self.reached > 0 if as_bool(reached_only, "reached_only") else np.ones(mdp.layout.n_states, bool)
         self.states = np.flatnonzero(keep)
 
     def __len__(self) -> int:
@@ -229,7 +229,7 @@ def policy_table(
     having(agent, "agent", ("policy",), "an Agent")
     if names is not None:
         instance(names, "names", Names, needed="an opo_fast.Names, or None,")
-    fitted = hasattr(agent, "model") and hasattr(agent, "fits") and not truth(true_model, "true_model")
+    fitted = hasattr(agent, "model") and hasattr(agent, "fits") and not as_bool(true_model, "true_model")
     if not fitted and not hasattr(env, "mdp"):
         raise OpoError("env: an environment with mdp(context) is needed, as the agent fits no model (or true_model is True)")
     mdp = agent.model(agent.fits, context) if fitted else env.mdp(context)

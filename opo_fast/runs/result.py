@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import real, shown, whole
+from .._support.checks import as_integer, as_number, shown
 from .._support.files import reading
 from .._support.state import holds, read_state, write_state
 from .._support.text import figure
@@ -186,7 +186,7 @@ class SimulationResult:
             raise OpoError("the contexts are not numbers, or vectors of one length: summary() has a line for each")
         points = np.array([np.ravel(context) for context in self.contexts], np.float64)
         tail, lines = self._tail(last), []
-        for i in range(min(points.shape[1], whole(most, "most", least=1))):
+        for i in range(min(points.shape[1], as_integer(most, "most", least=1))):
             edges = np.unique(np.quantile(points[:, i], [0.0, 0.25, 0.5, 0.75, 1.0]))
             bins = np.searchsorted(edges[1:-1], points[:, i], side="left")
             for b in range(max(1, edges.size - 1)):
@@ -197,7 +197,7 @@ class SimulationResult:
 
     def _tail(self, last: float) -> Array:
         """Which episodes stand for what was learned."""
-        last = real(last, "last", least=0.0, most=1.0)
+        last = as_number(last, "last", least=0.0, most=1.0)
         if last == 0:
             raise OpoError("last is 0.0: a number above 0 is needed")
         tail = np.zeros(self.episodes, bool)

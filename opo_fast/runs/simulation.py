@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_real, frozen, truth, whole
+from .._support.checks import as_bool, as_integer, as_real, frozen
 from .._support.fields import Fields, agrees
 from .._support.files import reading
 from .._support.interrupts import interrupts
@@ -82,11 +82,11 @@ class Simulation:
                 raise OpoError(f"agent is a {type(agent).__name__} without {name}: an Agent is needed")
         if hasattr(agent, "layout") and agent.layout != cmdp.layout:
             raise OpoError(f"agent has {agent.layout!r}: the layout of the environment, {cmdp.layout!r}, is needed")
-        self.episodes = whole(episodes, "episodes", least=1)
+        self.episodes = as_integer(episodes, "episodes", least=1)
         self.cmdp, self.agent, self.backend = cmdp, agent, backend
         self.agent_name = str(getattr(agent, "name", type(agent).__name__))
         self.streams = Streams(seed, cmdp.layout.horizon)
-        self.first = whole(getattr(agent, "episode", 0), "agent.episode", least=0)
+        self.first = as_integer(getattr(agent, "episode", 0), "agent.episode", least=0)
         self.episode = 0
         self.contexts: list[Any] = []
         self.labels: list[str] = []
@@ -97,7 +97,7 @@ class Simulation:
         self._world = world_of(cmdp, self.streams, backend)
         self._numbers: dict[Any, int] = {}
         self._ahead: list[Any] = []
-        self._recorder = Recorder(cmdp.layout) if truth(log, "log") else None
+        self._recorder = Recorder(cmdp.layout) if as_bool(log, "log") else None
         self.seconds = 0.0
         self.about: dict[str, Any] = {}
 
@@ -203,7 +203,7 @@ class Simulation:
         for name, mine in known.items():
             if not agrees(state.get(name), mine):
                 raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
-        episode, seconds, first = fields.whole("episode", most=self.episodes), fields.number("seconds"), fields.whole("first_episode")
+        episode, seconds, first = fields.integer("episode", most=self.episodes), fields.number("seconds"), fields.integer("first_episode")
         columns = _checked_columns(fields.inner("columns"), episode)
         if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
             raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
@@ -258,8 +258,8 @@ class Simulation:
         """
         state = read_run(path)
         if episodes is None:
-            episodes = whole(state.get("planned_episodes"), "planned_episodes", least=1)
-        run = cls(cmdp, agent, episodes, whole(state.get("seed"), "seed", least=0, most=None), backend=backend)
+            episodes = as_integer(state.get("planned_episodes"), "planned_episodes", least=1)
+        run = cls(cmdp, agent, episodes, as_integer(state.get("seed"), "seed", least=0, most=None), backend=backend)
         run.restore(state)
         run.about = Fields(state, "what Simulation.save wrote").inner("about").plain()
         return run
@@ -393,7 +393,7 @@ def simulate(
     """
     if log and (save is not None or resume is not None):
         raise OpoError("log is True: a run that keeps its trajectories can be neither saved on the way nor resumed")
-    if truth(diagnostics, "diagnostics"):
+    if as_bool(diagnostics, "diagnostics"):
         check_terms(cmdp, agent)
     run = Simulation(cmdp, agent, episodes, seed, backend=backend, log=log)
     if resume is not None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import instance, items, real, whole
+from .._support.checks import as_integer, as_items, as_number, instance
 from ..agents.baselines import Greedy
 from ..agents.chain_agent import ChainAgent
 from ..agents.opo import OPO
@@ -87,7 +87,7 @@ def history_at(agent: OPO, context: Any, episodes: int | None = None) -> list[La
     models: dict[Hashable, LayeredMDP] = {}
     dynamics: dict[Hashable, LayeredMDP] = {}
     listed = []
-    for k in range(there if episodes is None else whole(episodes, "episodes", least=1, most=there)):
+    for k in range(there if episodes is None else as_integer(episodes, "episodes", least=1, most=there)):
         fits = agent.history[k][:2]
         if fits not in models:
             # Of one fit the same transitions object, so that no pair of a policy and a dynamics is looked at twice.
@@ -114,7 +114,7 @@ def optimistic_steps(history: Iterable[LayeredMDP], *, eta: float, beta_loss: fl
     iterator of Step
         One at a time, as all of them may not fit into memory.
     """
-    models = items(history, "history", "models", some=True)
+    models = as_items(history, "history", "models", some=True)
     known: set[int] = set()
     for k, model in enumerate(models):
         instance(model, f"history[{k}]", LayeredMDP)
@@ -123,7 +123,7 @@ def optimistic_steps(history: Iterable[LayeredMDP], *, eta: float, beta_loss: fl
         known.add(id(model))
         if model.layout != models[0].layout or not np.array_equal(allowed_pairs(model), allowed_pairs(models[0])):
             raise OpoError(f"history[{k}] has another layout or action mask than history[0]: {model!r}, {models[0]!r}")
-    return _steps(models, real(eta, "eta"), real(beta_loss, "beta_loss"), real(beta_dynamics, "beta_dynamics"))
+    return _steps(models, as_number(eta, "eta"), as_number(beta_loss, "beta_loss"), as_number(beta_dynamics, "beta_dynamics"))
 
 
 def _steps(models: Sequence[LayeredMDP], eta: float, beta_loss: float, beta_dynamics: float) -> Iterator[Step]:

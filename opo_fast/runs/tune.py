@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import agents as registry
-from .._support.checks import MANY, having, instance, items, pair_of, shown, whole
+from .._support.checks import MANY, as_integer, as_items, having, instance, pair_of, shown
 from .._support.progress import bar
 from .._support.text import setting
 from ..errors import OpoError, install
@@ -127,13 +127,13 @@ def tune(
         Optuna is missing, or the agent has none of the settings.
     """
     having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
-    episodes, trials = whole(episodes, "episodes", least=1), whole(trials, "trials", least=1, most=MANY)
-    seeds, validation = whole(seeds, "seeds", least=1, most=SEARCH), whole(validation, "validation", least=2, most=MANY)
+    episodes, trials = as_integer(episodes, "episodes", least=1), as_integer(trials, "trials", least=1, most=MANY)
+    seeds, validation = as_integer(seeds, "seeds", least=1, most=SEARCH), as_integer(validation, "validation", least=2, most=MANY)
     options = {} if options is None else options
     instance(options, "options", Mapping, needed="a mapping from names to keyword arguments")
     space, fixed = _space(agent, over), dict(options)
     search = _Search(cmdp, registry.info(agent).name, episodes, seeds, space, fixed)
-    interrupted = search.run(trials, whole(seed, "seed", least=0, most=2**32 - 1), progress)
+    interrupted = search.run(trials, as_integer(seed, "seed", least=0, most=2**32 - 1), progress)
     done = [trial for trial in search.trials if trial.seeds == seeds]
     if not done:
         raise KeyboardInterrupt
@@ -156,7 +156,7 @@ def _space(agent: str, over: Mapping[str, Any] | None) -> dict[str, tuple[float,
         place = f"over[{name!r}]"
         if name not in known:
             raise OpoError(f"{place}: agent {agent!r} has no setting {name!r}; one of {', '.join(known)} is needed")
-        values = items(span, place, "numbers")
+        values = as_items(span, place, "numbers")
         if isinstance(span, list) or len(values) != 2:
             if len(set(map(repr, values))) < 2:
                 raise OpoError(f"{place} is {shown(span)}: a pair (low, high), or a list of at least 2 values, is needed")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import having, items, real, whole
+from .._support.checks import as_integer, as_items, as_number, having
 from .._support.lru import LRU
 from .._support.numbers import log_loss
 from ..errors import OpoError
@@ -109,12 +109,12 @@ class SampledWorld:
             row = policy[states[h]]
             last = int(np.flatnonzero(row)[-1])
             actions[h] = min(int(np.searchsorted(np.cumsum(row), u_action[h], side="right")), last)
-            answer = items(self.cmdp.step(int(actions[h])), f"step {h}", "a state and a loss")
+            answer = as_items(self.cmdp.step(int(actions[h])), f"step {h}", "a state and a loss")
             if len(answer) != 2:
                 raise OpoError(f"step {h} returned {len(answer)} values: (state, loss) is needed")
-            losses[h] = real(answer[1], f"loss of step {h}", most=1.0)
+            losses[h] = as_number(answer[1], f"loss of step {h}", most=1.0)
             if h + 1 < layout.horizon:
-                local = whole(answer[0], f"state after step {h}", least=0, most=layout.layer_sizes[h + 1] - 1)
+                local = as_integer(answer[0], f"state after step {h}", least=0, most=layout.layer_sizes[h + 1] - 1)
         states[-1] = layout.n_states
         return check_trajectory(layout, self.action_mask, Trajectory(context, states, actions, losses))
 

@@ -177,7 +177,7 @@ class Study:
         self.name = check.text(data["name"], ("name",))
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise check.error(("name",), self.name, "letters, digits, '-', '_' and '.' are needed")
-        self.episodes = check.whole(data["episodes"], ("episodes",), least=1)
+        self.episodes = check.integer(data["episodes"], ("episodes",), least=1)
         self.seeds = check.seeds(data.get("seeds", 1))
         self.record = check.record(data.get("record", {}))
         self.checkpoint = check.checkpoint(data.get("checkpoint", {}))
@@ -246,7 +246,7 @@ class _Check:
             raise self.error(path, value, "a text is needed")
         return value
 
-    def whole(self, value: Any, path: tuple[str | int, ...], least: int) -> int:
+    def integer(self, value: Any, path: tuple[str | int, ...], least: int) -> int:
         try:
             number = least - 1 if isinstance(value, bool) else operator.index(value)
         except TypeError:
@@ -262,17 +262,17 @@ class _Check:
             raise self.error(path, value, f"one of {', '.join(known)} is needed")
         return str(value)
 
-    def items(self, value: Any, path: tuple[str | int, ...], what: str) -> Sequence[Any]:
+    def listed(self, value: Any, path: tuple[str | int, ...], what: str) -> Sequence[Any]:
         if not isinstance(value, (list, tuple, range)) or not value:
             raise self.error(path, value, f"a list of {what}, not empty, is needed")
         return value
 
     def seeds(self, value: Any) -> tuple[int, ...]:
         if not isinstance(value, (list, tuple, range)):
-            value = range(self.whole(value, ("seeds",), least=1))
+            value = range(self.integer(value, ("seeds",), least=1))
         if value[MOST_RUNS:]:
             raise OpoError(f"{self.places.at(('seeds',))}seeds are more than {MOST_RUNS:,}: at most so many runs are supported")
-        seeds = tuple(self.whole(seed, ("seeds", i), least=0) for i, seed in enumerate(self.items(value, ("seeds",), "seeds")))
+        seeds = tuple(self.integer(seed, ("seeds", i), least=0) for i, seed in enumerate(self.listed(value, ("seeds",), "seeds")))
         if len(set(seeds)) < len(seeds):
             twice = next(seed for seed, count in Counter(seeds).items() if count > 1)
             raise OpoError(f"{self.places.at(('seeds',))}seeds has {twice} twice: different seeds are needed")
@@ -280,16 +280,16 @@ class _Check:
 
     def record(self, value: Any) -> Record:
         self.table(value, ("record",), ("every", "measures"))
-        every = self.whole(value.get("every", 1), ("record", "every"), least=1)
+        every = self.integer(value.get("every", 1), ("record", "every"), least=1)
         if "measures" not in value:
             return Record(every)
-        measures = self.items(value["measures"], ("record", "measures"), "measures")
+        measures = self.listed(value["measures"], ("record", "measures"), "measures")
         names = {self.one_of(measure, ("record", "measures", i), MEASURES) for i, measure in enumerate(measures)}
         return Record(every, tuple(measure for measure in MEASURES if measure in names | {"regret"}))
 
     def checkpoint(self, value: Any) -> Checkpoints:
         self.table(value, ("checkpoint",), ("episodes", "seconds"))
-        episodes = self.whole(value["episodes"], ("checkpoint", "episodes"), least=1) if "episodes" in value else None
+        episodes = self.integer(value["episodes"], ("checkpoint", "episodes"), least=1) if "episodes" in value else None
         seconds = value.get("seconds", 60.0)
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0 or math.isinf(seconds):
             raise self.error(("checkpoint", "seconds"), seconds, "a number above 0 is needed")
@@ -298,7 +298,7 @@ class _Check:
     def entries(self, value: Any, kind: str) -> tuple[Entry, ...]:
         if isinstance(value, (str, Entry)):
             value = [value]
-        return tuple(self.entry(item, (kind, i)) for i, item in enumerate(self.items(value, (kind,), "tables or names")))
+        return tuple(self.entry(item, (kind, i)) for i, item in enumerate(self.listed(value, (kind,), "tables or names")))
 
     def entry(self, value: Any, path: tuple[str | int, ...]) -> Entry:
         if isinstance(value, Entry):
@@ -319,7 +319,7 @@ class _Check:
             here = (*path, "grid", key)
             if key in options:
                 raise OpoError(f"{self.places.at(here)}{spelled(here)} is an option too: give {key!r} in one of both")
-            values = [self.setting(inner, (*here, i)) for i, inner in enumerate(self.items(values, here, "values to try"))]
+            values = [self.setting(inner, (*here, i)) for i, inner in enumerate(self.listed(values, here, "values to try"))]
             spellings = [canonical(inner) for inner in values]
             for i, text in enumerate(spellings):
                 if text in spellings[:i]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .._support.checks import MANY, instance, one_of, whole
+from .._support.checks import MANY, as_integer, instance, one_of
 from .._support.interrupts import interrupts
 from .._support.progress import wants_bars
 from .._support.threads import processors
@@ -105,9 +105,9 @@ def run_study(
         code or files changed since some runs were done.
     """
     instance(study, "study", Study, needed="an opo_fast.study.Study")
-    workers = whole(1 if workers is None else workers, "workers", least=1, most=MANY)
+    workers = as_integer(1 if workers is None else workers, "workers", least=1, most=MANY)
     if threads is not None:
-        threads = whole(threads, "threads", least=1, most=MANY)
+        threads = as_integer(threads, "threads", least=1, most=MANY)
     here = workers == 1 and scheduler == "loky"
     _check_choices(scheduler, changed, address, here)
     format = study.format or default_format()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import having, instance, items
+from .._support.checks import as_items, having, instance
 from .._support.text import plain
 from ..errors import OpoError
 from ..runs.plots import COLOURS, lighten, new_figure
@@ -108,7 +108,7 @@ def growth_along(
         For each agent, and each setting of the other options at which the axis has two values or more.
     """
     instance(results, "results", Results)
-    axes = [axis] if isinstance(axis, str) else items(axis, "axis", "names of options", some=True)
+    axes = [axis] if isinstance(axis, str) else as_items(axis, "axis", "names of options", some=True)
     known = {key for choice in results.environments for key in choice.options}
     for one in axes:
         if one not in known:
@@ -229,7 +229,7 @@ def draw_growth(growths: Sequence[Growth], theory: Mapping[str, float] | None = 
         An exponent to compare with for each axis, drawn as a dashed line.
     title : str
     """
-    growths = items(growths, "growths", "Growth", some=True)
+    growths = as_items(growths, "growths", "Growth", some=True)
     axes_names, agents = (list(dict.fromkeys(getattr(growth, key) for growth in growths)) for key in ("axis", "agent"))
     figure = new_figure(2.3 * len(axes_names) + 1.6, 0.36 * len(agents) + 1.6)
     panels = np.atleast_1d(figure.subplots(1, len(axes_names), sharey=True))
