@@ -16,9 +16,9 @@ from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
+from ..model.conversion import as_transitions
 from ..model.layout import Layout, as_losses
 from ..model.streams import Streams
-from ..model.transitions import as_transitions
 from .base import SOURCE, BaseAgent, State, check_layout, checked_fit, oracle_state, restore_oracle
 from .oracle_agent import PLANS, make_oracle
 

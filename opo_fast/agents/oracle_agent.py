@@ -13,11 +13,12 @@ from .._support.lru import LRU
 from .._support.numbers import log_loss
 from ..errors import OpoError, Place
 from ..model.contextual import Trajectory, context_key
+from ..model.conversion import as_transitions
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, as_losses, as_mask
 from ..model.operations import Backend, check_backend, solve
 from ..model.reference import Solution
-from ..model.transitions import Transitions, as_transitions
+from ..model.transitions import Transitions
 from ..oracles.log import TrajectoryLog
 from ..oracles.schedule import add_all
 from .base import BaseAgent, State, oracle_state, restore_oracle

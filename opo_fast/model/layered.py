@@ -18,9 +18,10 @@ from .._support.files import reading
 from .._support.state import read_state, write_state
 from ..errors import OpoError
 from .blocks import stored_arrays
+from .conversion import as_transitions
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
 from .sparse import as_csr
-from .transitions import Transitions, as_transitions
+from .transitions import Transitions
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
 

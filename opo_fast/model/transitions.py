@@ -18,7 +18,7 @@ from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, layer_list
 from .layout import Immutable, Layout, aligned, as_mask
 from .sparse import as_block, as_csr, plain_csr
 
-__all__ = ["CSR", "DENSE", "Transitions", "as_transitions"]
+__all__ = ["CSR", "DENSE", "Transitions"]
 
 Array = npt.NDArray[Any]
 
@@ -427,34 +427,3 @@ class Transitions(Immutable):
     def __repr__(self) -> str:
         kind = "CSR" if self.kind == CSR else "dense"
         return f"<Transitions {kind} of {self.layout!r}: {self.n_transitions} transitions, {self.nbytes / 2**20:.3g} MiB>"
-
-
-def as_transitions(
-    layout: Layout,
-    transitions: Any,
-    action_mask: Array | None = None,
-    *,
-    dtype: npt.DTypeLike = np.float64,
-    where: str | Place = "transitions",
-    own_mask: bool = False,
-) -> Transitions:
-    """`transitions` as a `Transitions` of this layout; one that is already is handed on as it is.
-
-    With `own_mask` its mask must be `action_mask`, also where that is None: an agent's policies have one number for each
-    allowed pair.
-    """
-    # A LayeredMDP stands for its transitions.
-    transitions = getattr(transitions, "transitions", transitions)
-    if not isinstance(transitions, Transitions):
-        return Transitions(layout, transitions, action_mask=action_mask, dtype=dtype, where=where)
-    if transitions.changing:
-        raise OpoError(f"{where} are those of an UpdatableMDP, which change: a LayeredMDP or Transitions are needed")
-    if transitions.layout != layout:
-        raise OpoError(f"{where} belong to {transitions.layout!r}: {layout!r} is needed")
-    if action_mask is not None or own_mask:
-        mask = None if action_mask is None else as_mask(layout, action_mask)
-        mine = transitions.action_mask
-        if not (mask is mine or (mask is not None and mine is not None and np.array_equal(mask, mine))):
-            hint = "; give the agent action_mask, that of the environment" if mask is None else ""
-            raise OpoError(f"action_mask differs from the mask of the {where}, which were built with their own{hint}")
-    return transitions

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..agents.oracle_agent import make_oracle
+from ..model.conversion import as_transitions
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.operations import evaluate
-from ..model.transitions import as_transitions
 from ..oracles import FiniteDynamicsClass, FiniteLossClass
 from ..oracles.log import TrajectoryLog
 from ..oracles.schedule import add_all

@@ -15,10 +15,10 @@ from ..agents.baselines import Greedy
 from ..agents.opo import OPO
 from ..agents.oracle_agent import OracleAgent
 from ..model.contextual import Trajectory
+from ..model.conversion import as_transitions
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.names import Names
-from ..model.transitions import as_transitions
 from ..oracles.log import TrajectoryLog
 from .fits import fitted
 from .pessimism import PessimisticPlan

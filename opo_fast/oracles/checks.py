@@ -13,8 +13,8 @@ from .._support.checks import as_items, as_number
 from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.conversion import as_transitions
 from ..model.layout import Layout, as_losses, as_mask
-from ..model.transitions import as_transitions
 from .log import TrajectoryLog
 from .plausible_checks import SetChecker, hand_over
 from .schedule import ScheduledOracle, add_all

@@ -16,9 +16,10 @@ from .._support.lru import LRU
 from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, context_key
+from ..model.conversion import as_transitions
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
-from ..model.transitions import Transitions, as_transitions
+from ..model.transitions import Transitions
 from .parametric import CACHE_BYTES, Batch, cover_size, grouped
 from .plausible import QuadraticSets
 from .support import Support
