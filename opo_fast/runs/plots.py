@@ -94,8 +94,8 @@ def regret_curves(
     """Mean cumulative regret of each label over its runs, and beside it the regret of an episode.
 
     With several runs there is the span of the middle 80 % of them; where they fall into two groups, which a mean and a span hide, each run
-    is a thin line instead. The dotted line is what the uniform policy would have had in the first label's runs; the axes are made for the
-    learners, so that it may leave the picture.
+    is a thin line instead. The dotted line is what the uniform policy would have had in the first label's runs, where no label is that; the
+    axes are made for the learners, so that it may leave the picture.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def regret_curves(
         panel.set_xlabel("episode")
         panel.set_ylabel("regret of an episode (running mean)" if i else "cumulative regret (sum of losses)")
     panels[0].set_title(plain(title or first.settings["environment"]), fontsize=10)
-    panels[0].legend(frameon=False, fontsize=8, title=_seeds(results), title_fontsize=8)
+    panels[0].legend(framealpha=0.85, edgecolor="none", fontsize=8, title=_seeds(results), title_fontsize=8)
     show_in_notebook(panels[0])
     if path is not None:
         save_figure(panels[0].figure, path)
@@ -147,6 +147,7 @@ def regret_curves(
 def _draw(axes: Any, results: Mapping[str, Sequence[SimulationResult]], *, smoothed: bool) -> tuple[float, float]:
     """Draw the curves; returns the least and the greatest value of the learners."""
     top = low = 0.0
+    learners = 0
     for i, (label, runs) in enumerate(results.items()):
         length = min(run.episodes for run in runs)
         episodes, curves = _curves([run.regret[:length] for run in runs], smoothed)
@@ -163,10 +164,12 @@ def _draw(axes: Any, results: Mapping[str, Sequence[SimulationResult]], *, smoot
                 axes.fill_between(episodes, *span, color=colour, alpha=0.2, linewidth=0)
         if any((run.value != run.uniform_value).any() for run in runs):
             top, low = max(top, float(np.max(span, initial=0.0))), min(low, float(np.min(span, initial=0.0)))
+            learners += 1
         if i == 0:
             whens, uniform = _curves([(run.uniform_value - run.optimal_value)[:length] for run in runs], smoothed)
             beside = whens, uniform.mean(axis=0)
-    axes.plot(*beside, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
+    if learners == len(results):
+        axes.plot(*beside, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
     return low, top
 
 
