@@ -122,7 +122,7 @@ def regret_curves(
     as_bool(log, "log")
     panels = [axes]
     if axes is None:
-        figure = new_figure(7.2 if as_bool(beside, "beside") else 5.2, 3.5)
+        figure = new_figure(7.2 if as_bool(beside, "beside") else 5.2, 4.0)
         panels = [figure.add_subplot(1, 1 + beside, i + 1) for i in range(1 + beside)]
     first = next(iter(results.values()))[0]
     for i, panel in enumerate(panels):
@@ -137,7 +137,16 @@ def regret_curves(
         panel.set_xlabel("episode")
         panel.set_ylabel("regret of an episode (running mean)" if i else "cumulative regret (sum of losses)")
     panels[0].set_title(plain(title or first.settings["environment"]), fontsize=10)
-    panels[0].legend(framealpha=0.85, edgecolor="none", fontsize=8, title=_seeds(results), title_fontsize=8)
+    panels[0].legend(
+        loc="upper left",
+        bbox_to_anchor=(0.0, -0.2),
+        ncols=2,
+        frameon=False,
+        alignment="left",
+        fontsize=8,
+        title=_seeds(results),
+        title_fontsize=8,
+    )
     show_in_notebook(panels[0])
     if path is not None:
         save_figure(panels[0].figure, path)
