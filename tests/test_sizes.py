@@ -145,7 +145,7 @@ def test_a_run_file_of_a_study_that_unpacks_to_more(tmp_path, monkeypatch, forma
     monkeypatch.setattr(state, "ALWAYS", (1 << 20) + 10_000)
     monkeypatch.setattr(state, "GROWTH", 0)
     assert set(runfile.read_run(path, ["regret"]).columns) == {"regret"}
-    with pytest.raises(of.OpoError, match="more than is read from a file of this size"):
+    with pytest.raises(ValueError, match="more than is read from a file of this size"):
         runfile.read_run(path)
 
 
