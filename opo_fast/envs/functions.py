@@ -124,6 +124,15 @@ def _several(functions: Any, name: str) -> list[Step]:
     return listed
 
 
+def is_hashable(value: Any) -> bool:
+    """Whether a value can be a key; a tuple of lists cannot, though its type says so."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 class _Tree:
     """The states of each layer, and where each pair leads."""
 
@@ -131,18 +140,15 @@ class _Tree:
         self.steps, self.actions, self.contexts, self._allowed = steps, actions, contexts, allowed
         self._numbers: dict[Any, int] = {}
         for i, action in enumerate(actions):
-            try:
-                if self._numbers.setdefault(action, i) != i:
-                    raise OpoError(f"actions[{i}] is {shown(action)}, as is actions[{self._numbers[action]}]: each is given once")
-            except TypeError:
-                raise OpoError(f"actions[{i}] is {shown(action)}: something hashable is needed, such as a name") from None
+            if not is_hashable(action):
+                raise OpoError(f"actions[{i}] is {shown(action)}: something hashable is needed, such as a name")
+            if self._numbers.setdefault(action, i) != i:
+                raise OpoError(f"actions[{i}] is {shown(action)}, as is actions[{self._numbers[action]}]: each is given once")
         self._places = {context_key(context): i for i, context in enumerate(contexts)}
         self.drawn = isinstance(start, Mapping)
         """Whether a first layer draws the start."""
-        try:
-            hash(None if self.drawn else start)
-        except TypeError:
-            raise OpoError(f"start is {shown(start)}: a hashable state, or a mapping from states to probabilities, is needed") from None
+        if not self.drawn and (start is None or not is_hashable(start)):
+            raise OpoError(f"start is {shown(start)}: a hashable state, or a mapping from states to probabilities, is needed")
         self.start = {state: as_number(p, f"start[{state!r}]", most=1.0) for state, p in start.items()} if self.drawn else {start: 1.0}
         as_distribution(np.array(list(self.start.values())), len(self.start), "start", "state")
         self.layers: list[list[Hashable]] = []
@@ -189,7 +195,7 @@ class _Tree:
             return list(range(len(self.actions)))
         told = as_items(self._allowed(stage, state), f"allowed({stage}, {state!r})", "actions", some=True)
         for action in told:
-            if not isinstance(action, Hashable) or action not in self._numbers:
+            if not is_hashable(action) or action not in self._numbers:
                 raise OpoError(f"allowed({stage}, {state!r}) has {shown(action)}: one of {self.actions} is needed")
         return sorted({self._numbers[action] for action in told})
 
@@ -197,6 +203,8 @@ class _Tree:
         place = f"transitions({context!r}, {stage}, {state!r}, {action!r})"
         answer = function(context, stage, state, action)
         if not isinstance(answer, Mapping):
+            if answer is None or not is_hashable(answer):
+                raise OpoError(f"{place} gives {shown(answer)}: a next state, or a mapping from next states to probabilities, is needed")
             return {answer: 1.0}
         row = {following: as_number(p, f"{place}[{following!r}]", most=1.0 + 1e-9) for following, p in answer.items()}
         total = sum(row.values())

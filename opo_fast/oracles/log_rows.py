@@ -118,15 +118,17 @@ class _Absorbing:
         first = np.cumsum(rows.lengths) - rows.lengths
         ends: list[Any] = [None] * n
         following = self._next(rows, seen, kept)
+        for i in np.flatnonzero(kept < rows.lengths).tolist():
+            row = int(first[i] + kept[i])
+            rest = slice(row, int(first[i] + rows.lengths[i]))
+            other = np.flatnonzero(seen[rest] != seen[row])
+            if other.size:
+                after, state = (_plain(seen[k]) for k in (row + int(other[0]), row))
+                raise OpoError(f"{rows.place(row + int(other[0]))}: state {after!r} follows the absorbing state {state!r}")
         for i in np.flatnonzero(kept < steps).tolist():
             name, row = rows.episodes[i], int(first[i] + kept[i])
             if kept[i] < rows.lengths[i]:
                 ends[i] = seen[row]
-                rest = slice(row, int(first[i] + rows.lengths[i]))
-                other = np.flatnonzero(seen[rest] != seen[row])
-                if other.size:
-                    after, state = (_plain(seen[k]) for k in (row + int(other[0]), row))
-                    raise OpoError(f"{rows.place(row + int(other[0]))}: state {after!r} follows the absorbing state {state!r}")
             elif following is not None:
                 ends[i] = _plain(following[row - 1])
                 if ends[i] not in self.losses:

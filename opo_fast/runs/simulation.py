@@ -203,7 +203,9 @@ class Simulation:
         for name, mine in known.items():
             if not agrees(state.get(name), mine):
                 raise OpoError(f"state has {name} {state.get(name)!r}: {mine!r}, as of this run, is needed")
-        episode, seconds, first = fields.integer("episode", most=self.episodes), fields.number("seconds"), fields.integer("first_episode")
+        episode, seconds, first = fields.integer("episode"), fields.number("seconds"), fields.integer("first_episode")
+        if episode > self.episodes:
+            raise OpoError(f"episodes is {self.episodes}, of which {episode} are played already: at least {episode} is needed to go on")
         columns = _checked_columns(fields.inner("columns"), episode)
         if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
             raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")

@@ -346,3 +346,10 @@ def test_the_log_of_a_run_is_exported_and_read_back_in(tmp_path):
         assert np.array_equal(policy[trajectory.states[:-1], trajectory.actions], chances)
         observer.observe(trajectory)
     assert np.array_equal(observer.policy(0), played.policy(0))
+
+
+def test_an_episode_that_leaves_an_absorbing_state_is_refused_whatever_the_others_do(tmp_path):
+    path = tmp_path / "visits.csv"
+    path.write_text("episode,step,state,action,loss,context\n0,0,s,a,.5,c\n0,1,home,n,0,c\n0,2,s,a,0,c\n")
+    with pytest.raises(of.OpoError, match="episode 0, step 2: state 's' follows the absorbing state 'home'"):
+        TrajectoryLog.from_csv(path, absorbing="home")
