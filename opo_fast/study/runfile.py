@@ -73,7 +73,7 @@ def write_run(file: BinaryIO, meta: Meta, columns: Mapping[str, Array], format: 
     if format == "parquet":
         pa = require_pyarrow()
         table = pa.table(dict(columns)).replace_schema_metadata(texts)
-        pa.parquet.write_table(table, file, compression="zstd")
+        pa.parquet.write_table(table, file, compression="zstd", write_page_checksum=True)
     else:
         arrays: dict[str, Any] = {**{name: np.array(text) for name, text in texts.items()}, **columns}
         np.savez_compressed(file, **arrays)
