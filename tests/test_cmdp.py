@@ -59,6 +59,8 @@ def test_keys_of_contexts():
     assert context_key(features) != context_key(features[::-1])
     assert context_key(features) == context_key(features.astype(np.float32))
     assert context_key(features) != context_key(features[None])
+    # Whole numbers whose squares sum to -2**63 in 64 bits.
+    assert context_key(np.full(2, 2**53 + 2**31)) != context_key(np.full(2, 2**53 + 2**31 + 1))
     assert context_key(("ward", 3)) == ("ward", 3)
     assert {context_key(np.array(c)) for c in (0, 0, 1)} == {context_key(np.array(0)), context_key(np.array(1))}
     with pytest.raises(of.OpoError, match="context is a list, which is not hashable"):

@@ -158,7 +158,7 @@ def _array_key(context: Array) -> Hashable:
     else:
         values, code = context.astype(_DOUBLE, copy=False), "<f8"
     # A square is NaN for NaN alone, and so is a sum of squares; 0.0 is added for the sign of zeros.
-    if code != kind and not (np.abs(np.vdot(values, values)) >= 0):
+    if values.dtype.kind in "fc" and not (np.abs(np.vdot(values, values)) >= 0):
         raise OpoError(f"context is {shown(context)}: a missing value is no context")
     return context.shape, code, (values + 0).tobytes()
 
