@@ -261,7 +261,7 @@ def _are_policies(policies, first, end, layers, rows, width, tolerance):
 
 @inlined
 def _products(data, start, n_rows, j, size, w, w0, line, lanes, sums, a0):
-    """Partial sums of next states j..j+size-1, eight at most, under `lanes` policies: vectors at sums[a0 + 8 (24 state + lane)]."""
+    """Partial sums of next states j..j+size-1, eight at most, under `lanes` policies: vectors at sums[a0 + 8 (PANEL state + lane)]."""
     full = n_rows // 8 * 8
     for begin in range(0, max(full, 1), BLOCK):
         end = min(begin + BLOCK, full)

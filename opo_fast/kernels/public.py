@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._arguments import Lines, Optimism, Pass, Rule, Step, Team
-from ._jit import KEY, brief, kernel
+from ._jit import KEY, brief, inlined, kernel
 from ._simd import vector
 from .chain import backup
 from .evaluation import backward_sweep
@@ -95,6 +95,16 @@ def work_size(model):
     return states + 3 * _most_rows(model)
 
 
+@inlined
+def _back(model, greedy, policy, q, v):
+    """One backward sweep of one thread, which keeps Q."""
+    chunk = STATES if model.kind == 1 else v.size
+    backward_sweep(
+        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
+        model.width, 1, greedy, model.losses, policy, -1.0, q, v,
+    )  # fmt: skip
+
+
 @kernel
 def evaluate(model, policy, q, v):
     """Q and V of a policy.
@@ -111,11 +121,7 @@ def evaluate(model, policy, q, v):
     vector(policy)
     vector(q)
     vector(v)
-    chunk = STATES if model.kind == 1 else v.size
-    backward_sweep(
-        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
-        model.width, 1, 0, model.losses, policy, -1.0, q, v,
-    )  # fmt: skip
+    _back(model, 0, policy, q, v)
 
 
 @kernel
@@ -131,11 +137,7 @@ def solve(model, q, v, policy):
     vector(q)
     vector(v)
     vector(policy)
-    chunk = STATES if model.kind == 1 else v.size
-    backward_sweep(
-        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
-        model.width, 1, 1, model.losses, policy, -1.0, q, v,
-    )  # fmt: skip
+    _back(model, 1, policy, q, v)
 
 
 @kernel
