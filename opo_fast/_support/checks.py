@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -131,10 +131,10 @@ def as_items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any
     return listed
 
 
-def one_of(value: Any, name: str, choices: Iterable[str]) -> None:
+def one_of(value: Any, name: str, choices: Collection[str]) -> None:
     """Refuse a `value` that is none of these texts."""
-    known = list(choices)
-    if not isinstance(value, str) or value not in known:
+    if not isinstance(value, str) or value not in choices:
+        known = list(choices)
         needed = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
         raise OpoError(f"{name} is {shown(value)}: {needed} is needed")
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import FLOAT64, as_real, shown, tolerance_of
+from .._support.checks import FLOAT64, as_real, one_of, tolerance_of
 from ..errors import OpoError
 from ..kernels import weights as weight_kernels
 from .layered import LayeredMDP
@@ -23,8 +23,10 @@ __all__ = [
     "check_policy",
     "checked_policy",
     "own",
+    "plain",
     "policy_rows",
     "to_fill",
+    "values_to_fill",
 ]
 
 Array = npt.NDArray[Any]
@@ -35,8 +37,7 @@ UNCHECKED = -1.0
 
 
 def check_backend(backend: str) -> None:
-    if not isinstance(backend, str) or backend not in ("numba", "numpy"):
-        raise OpoError(f"backend is {shown(backend)}: 'numba' or 'numpy' is needed")
+    one_of(backend, "backend", ("numba", "numpy"))
 
 
 def check_mdp(mdp: Any) -> None:
@@ -61,7 +62,7 @@ def policy_rows(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike, room: Arr
     """`policy`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
     t, array = mdp.transitions, as_real(policy, "policy")
     if t.pairs is None and array.shape == t.layout.shape:
-        return _plain(array).reshape(-1), tolerance_of(array.dtype)
+        return plain(array).reshape(-1), tolerance_of(array.dtype)
     checked = checked_policy(array, t.layout, t.action_mask).reshape(-1)
     return checked if t.pairs is None else np.take(checked, t.pairs, out=room, mode="clip"), UNCHECKED
 
@@ -81,6 +82,14 @@ def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array) -> Arra
     return out
 
 
+def values_to_fill(shape: tuple[int, ...], returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
+    """Arrays for Q of this shape (..., n_states, A), if it is to be kept, and for V."""
+    if returns != "all":
+        return None, to_fill(out, "out", shape[:-1], *inputs)
+    q = to_fill(None if out is None else out[0], "out[0]", shape, *inputs)
+    return q, to_fill(None if out is None else out[1], "out[1]", shape[:-1], q, *inputs)
+
+
 _FAULTS = {
     1: "the probability is {value!r}; a finite number is needed",
     2: "the probability is {value!r}; at least 0 is needed",
@@ -95,7 +104,7 @@ def checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> A
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
     if array.ndim != 2 or 0 in array.shape:
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) is needed")
-    result = _plain(array)
+    result = plain(array)
     fault = weight_kernels.check_policy(result, _ALL if mask is None else own(mask), tolerance_of(array.dtype))
     if fault:
         pair, code = divmod(int(fault), 8)
@@ -107,7 +116,7 @@ def checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> A
     return result
 
 
-def _plain(array: Array) -> Array:
+def plain(array: Array) -> Array:
     """A writable contiguous float64 array of the same content."""
     flags = array.flags
     if array.dtype == FLOAT64 and flags.c_contiguous and flags.writeable:

@@ -14,7 +14,7 @@ from ..errors import OpoError
 from ..kernels import many, models
 from ..kernels import weights as weight_kernels
 from . import reference
-from .arguments import UNCHECKED, Backend, check_mdp, checked_policy, to_fill
+from .arguments import UNCHECKED, Backend, check_mdp, checked_policy, plain, to_fill, values_to_fill
 from .layered import LayeredMDP
 from .layout import Layout, aligned
 from .reference import Evaluation, Solution
@@ -61,7 +61,7 @@ def evaluate(mdp: Any, policy: Array, returns: str, out: Any, backend: Backend) 
     mdps = _models(mdp)
     t, policies, tolerance = _policies(mdps, policy)
     count = max(len(mdps), len(policies))
-    q, v = _values(t, count, returns, out, policies)
+    q, v = values_to_fill((count, *t.layout.shape), returns, out, policies)
     if backend == "numpy":
         for i in range(count):
             found = reference.evaluate(_one(mdps, i), _full(t, _one(policies, i)))
@@ -84,7 +84,7 @@ def solve(mdp: Any, returns: str, out: Any, backend: Backend) -> Solution | Arra
     """See `operations.solve`."""
     mdps = _models(mdp)
     t, count = mdps[0].transitions, len(mdps)
-    q, v = _values(t, count, returns, out)
+    q, v = values_to_fill((count, *t.layout.shape), returns, out)
     policy = None if q is None else to_fill(None if out is None else out[2], "out[2]", q.shape, q, v)
     if backend == "numpy":
         for i, one in enumerate(mdps):
@@ -128,14 +128,12 @@ def _one(items: Any, i: int) -> Any:
 
 def checked_policies(array: Array, layout: Layout | None, mask: Array | None) -> Array:
     """`array` (B, n, A) as valid contiguous float64 policies."""
-    checked = []
     for i, one in enumerate(array):
         try:
-            checked.append(checked_policy(one, layout, mask))
+            checked_policy(one, layout, mask)
         except OpoError as error:
             raise OpoError(str(error).replace("policy", f"policy[{i}]", 1)) from None
-    plain = np.ascontiguousarray(array, np.float64)
-    return plain if plain.flags.writeable else plain.copy()
+    return plain(array)
 
 
 def _policies(mdps: Sequence[Any], policy: Array) -> tuple[Transitions, Array, float]:
@@ -148,23 +146,11 @@ def _policies(mdps: Sequence[Any], policy: Array) -> tuple[Transitions, Array, f
         raise OpoError(f"policy has shape {policy.shape}: one policy, or one for each of the {len(mdps)} models, is needed")
     if t.pairs is not None:
         return t, np.take(checked_policies(array, t.layout, t.action_mask).reshape(len(array), -1), t.pairs, axis=1), UNCHECKED
-    plain = np.ascontiguousarray(array, np.float64)
-    if not plain.flags.writeable:
-        plain = plain.copy()
-    return t, plain.reshape(len(array), -1), tolerance_of(policy.dtype)
+    return t, plain(array).reshape(len(array), -1), tolerance_of(policy.dtype)
 
 
 def _full(t: Transitions, rows: Array) -> Array:
     return checked_policy(t.scatter(rows), t.layout, t.action_mask)
-
-
-def _values(t: Transitions, count: int, returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
-    """Arrays for Q, if it is to be kept, and V."""
-    shape = (count, t.layout.n_states)
-    if returns != "all":
-        return None, to_fill(out, "out", shape, *inputs)
-    q = to_fill(None if out is None else out[0], "out[0]", (count, *t.layout.shape), *inputs)
-    return q, to_fill(None if out is None else out[1], "out[1]", shape, q, *inputs)
 
 
 def _result(q: Array | None, v: Array, returns: str) -> Evaluation | Array:

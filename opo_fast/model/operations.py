@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_number, as_real, shown
+from .._support.checks import as_number, as_real, one_of
 from .._support.threads import run_together
 from ..errors import OpoError
 from ..kernels import weights as weight_kernels
@@ -16,7 +16,19 @@ from ..kernels.evaluation import backward_sweep
 from ..kernels.forward import visit_sweep
 from ..kernels.rollout import rollout as rollout_kernel
 from . import batches, reference
-from .arguments import UNCHECKED, Backend, as_policy, check_backend, check_mdp, check_policy, checked_policy, own, policy_rows, to_fill
+from .arguments import (
+    UNCHECKED,
+    Backend,
+    as_policy,
+    check_backend,
+    check_mdp,
+    check_policy,
+    checked_policy,
+    own,
+    policy_rows,
+    to_fill,
+    values_to_fill,
+)
 from .contextual import Trajectory, check_trajectory
 from .layered import LayeredMDP
 from .reference import Evaluation, Solution
@@ -134,7 +146,7 @@ def evaluate(
         return evaluated
     with borrowed(mdp.transitions) as scratch:
         rows, tolerance = policy_rows(mdp, array, scratch.rows)
-        q, v = values_to_fill(mdp, returns, out, rows)
+        q, v = values_to_fill(mdp.layout.shape, returns, out, rows)
         if _backward(mdp, rows, tolerance, scratch, q, v, greedy=0):
             check_policy(mdp, array)
     return v if returns == "v" else v[0] if q is None else Evaluation(q, v)
@@ -171,7 +183,7 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
         return solved
     t = mdp.transitions
     with borrowed(t) as scratch:
-        q, v = values_to_fill(mdp, returns, out)
+        q, v = values_to_fill(mdp.layout.shape, returns, out)
         if q is None:
             _backward(mdp, scratch.d, UNCHECKED, scratch, q, v, greedy=1)
             return v if returns == "v" else v[0]
@@ -183,23 +195,13 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
 
 
 def check_returns(returns: str, out: Any, count: int = 2) -> None:
-    if not isinstance(returns, str) or returns not in ("all", "v", "start"):
-        raise OpoError(f"returns is {shown(returns)}: 'all', 'v' or 'start' is needed")
+    one_of(returns, "returns", ("all", "v", "start"))
     if out is None:
         return
     if returns == "start":
         raise OpoError("out is given and returns is 'start': the value of a state is a number, not an array")
     if returns == "all" and not (isinstance(out, tuple) and len(out) == count):
         raise OpoError(f"out is a {type(out).__name__}: a tuple of {count} arrays is needed")
-
-
-def values_to_fill(mdp: Model, returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
-    """Arrays for Q, if it is to be kept, and V."""
-    q, shape = None, (mdp.layout.n_states,)
-    if returns == "all":
-        q = to_fill(None if out is None else out[0], "out[0]", mdp.layout.shape, *inputs)
-        return q, to_fill(None if out is None else out[1], "out[1]", shape, q, *inputs)
-    return q, to_fill(out, "out", shape, *inputs)
 
 
 def filled(out: Array | None, name: str, result: Any, *inputs: Array) -> Array:

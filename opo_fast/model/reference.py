@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .layered import LayeredMDP
 from .updatable import UpdatableMDP
 
-__all__ = ["Evaluation", "Solution", "bonus", "evaluate", "exponential_weights", "expected_next", "occupancy", "rollout", "solve"]
+__all__ = ["Evaluation", "Solution", "bonus", "draw", "evaluate", "exponential_weights", "expected_next", "occupancy", "rollout", "solve"]
 
 Array = npt.NDArray[Any]
 
@@ -110,18 +110,19 @@ def rollout(mdp: LayeredMDP | UpdatableMDP, policy: Array, u_action: Array, u_ne
     states[-1] = layout.n_states
     for h in range(layout.horizon):
         s = states[h]
-        actions[h] = _draw(policy[s], u_action[h])
+        actions[h] = draw(policy[s], u_action[h])
         if h < layout.horizon - 1:
             local = s - layout.offsets[h]
             if arrays[h].ndim == 2:
                 row = np.asarray(arrays[h][[local * layout.n_actions + actions[h]]].todense()).ravel()
             else:
                 row = arrays[h][local, actions[h]]
-            states[h + 1] = layout.offsets[h + 1] + _draw(row, u_next[h])
+            states[h + 1] = layout.offsets[h + 1] + draw(row, u_next[h])
     return states, actions
 
 
-def _draw(probabilities: Array, u: float) -> int:
+def draw(probabilities: Array, u: float) -> int:
+    """The index at which the cumulative sum of the probabilities first exceeds the uniform `u`."""
     support = np.flatnonzero(probabilities > 0)
     # Sums in double precision, as the kernel's, whatever the model is stored in.
     position = int(np.searchsorted(np.cumsum(probabilities[support], dtype=np.float64), u, side="right"))

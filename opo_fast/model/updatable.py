@@ -14,7 +14,7 @@ from ..errors import OpoError
 from ..kernels.ingest import take_unit
 from .blocks import CSR, DENSE, layer_list
 from .layered import LayeredMDP
-from .layout import Layout, as_losses
+from .layout import Layout, as_losses, uniform_policy
 from .sparse import as_block
 from .transitions import Transitions
 
@@ -68,7 +68,7 @@ class UpdatableMDP:
 
     def uniform_policy(self) -> Array:
         """The policy (n_states, A) that is uniform over the allowed actions of each state."""
-        return LayeredMDP.uniform_policy(self)  # type: ignore[arg-type]
+        return uniform_policy(self.layout, self.action_mask)
 
     def update(self, losses: npt.ArrayLike | None = None, transitions: Sequence[Any] | None = None) -> None:
         """Replace the losses, the transitions, or both.

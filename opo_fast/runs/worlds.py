@@ -15,6 +15,7 @@ from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, cont
 from ..model.layered import LayeredMDP
 from ..model.layout import as_mask
 from ..model.operations import Backend, as_policy, check_policy, evaluate, play_in, solve
+from ..model.reference import draw
 from ..model.streams import Streams
 
 __all__ = ["ModelWorld", "SampledWorld", "world_of"]
@@ -106,9 +107,7 @@ class SampledWorld:
         losses, local = np.empty(layout.horizon), 0
         for h in range(layout.horizon):
             states[h] = layout.state(h, local)
-            row = policy[states[h]]
-            last = int(np.flatnonzero(row)[-1])
-            actions[h] = min(int(np.searchsorted(np.cumsum(row), u_action[h], side="right")), last)
+            actions[h] = draw(policy[states[h]], u_action[h])
             answer = as_items(self.cmdp.step(int(actions[h])), f"step {h}", "a state and a loss")
             if len(answer) != 2:
                 raise OpoError(f"step {h} returned {len(answer)} values: (state, loss) is needed")
