@@ -6,7 +6,7 @@ alone, so steps of equal fits are one batch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from ..algorithm.engine import ChainEngine
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.operations import bonus
-from ..runs.steps import Step, agent_steps, allowed_pairs
+from ..runs.steps import Step, agent_steps, allowed_pairs, history_at
 
 __all__ = ["StackedSteps", "occupancies", "past_sums", "stack", "stacked_steps"]
 
@@ -59,11 +59,16 @@ def stack(steps: Iterable[Step]) -> StackedSteps:
     found = as_items(steps, "steps", "steps", some=True)
     for t, step in enumerate(found):
         instance(step, f"steps[{t}]", Step)
-    models = {id(step.model): step.model for step in found}
-    position = {key: i for i, key in enumerate(models)}
-    which = np.array([position[id(step.model)] for step in found])
+    models, which = _distinct([step.model for step in found])
     columns = (np.array([getattr(step, name) for step in found]) for name in ("policy", "visits", "bonus_loss", "bonus_dynamics", "q", "v"))
-    return StackedSteps(tuple(models.values()), which, *columns)
+    return StackedSteps(models, which, *columns)
+
+
+def _distinct(listed: Sequence[LayeredMDP]) -> tuple[tuple[LayeredMDP, ...], Array]:
+    """The distinct ones of the models listed, and the position among them of each."""
+    models = {id(model): model for model in listed}
+    position = {key: i for i, key in enumerate(models)}
+    return tuple(models.values()), np.array([position[id(model)] for model in listed], np.int64)
 
 
 def stacked_steps(agent: OPO, contexts: Sequence[Any], episodes: int | None = None) -> Iterator[StackedSteps]:
@@ -104,20 +109,9 @@ def stacked_steps(agent: OPO, contexts: Sequence[Any], episodes: int | None = No
 
 def _from_policies(agent: OPO, context: Any, policies: Array) -> StackedSteps:
     steps, layout = len(policies), agent.layout
-    numbers: dict[Hashable, int] = {}
-    dynamics: dict[Hashable, LayeredMDP] = {}
-    models: list[LayeredMDP] = []
-    which, visits = np.empty(steps, np.int64), np.empty((steps, *layout.shape))
-    for k in range(steps):
-        fits = agent.history[k][:2]
-        if fits not in numbers:
-            numbers[fits] = len(models)
-            known = dynamics.get(fits[1])
-            model = agent.model(fits, context) if known is None else known.with_losses(agent.loss_oracle.losses(fits[0], context))
-            dynamics.setdefault(fits[1], model)
-            models.append(model)
-        which[k] = numbers[fits]
-    for model in dynamics.values():
+    models, which = _distinct(history_at(agent, context, steps))
+    visits = np.empty((steps, *layout.shape))
+    for model in {id(model.transitions): model for model in models}.values():
         mine = np.flatnonzero(np.array([m.transitions is model.transitions for m in models])[which])
         visits[mine] = past_sums(occupancies(model, policies[: mine[-1] + 1]))[mine]
     betas = agent.rule.bonus(0)
@@ -127,7 +121,7 @@ def _from_policies(agent: OPO, context: Any, policies: Array) -> StackedSteps:
         mine = np.flatnonzero(which == i)
         b = b_loss[mine] + 2 * layout.horizon * b_dynamics[mine]
         q[mine], v[mine] = _values(model, policies[mine], b)
-    return StackedSteps(tuple(models), which, policies, visits, b_loss, b_dynamics, q, v)
+    return StackedSteps(models, which, policies, visits, b_loss, b_dynamics, q, v)
 
 
 def _values(model: LayeredMDP, policies: Array, b: Array) -> tuple[Array, Array]:

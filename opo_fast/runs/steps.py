@@ -132,6 +132,7 @@ def _steps(models: Sequence[LayeredMDP], eta: float, beta_loss: float, beta_dyna
     past: list[Array] = []
     sums: dict[int, tuple[Array, int]] = {}
     blocks: dict[int, list[Any]] = {}
+    betas = Bonus(beta_loss, np.full(layout.horizon, beta_dynamics), len(models), needed=True)
     for model in models:
         key = id(model.transitions)
         visits, counted = sums.get(key, (np.zeros(layout.shape), 0))
@@ -140,20 +141,11 @@ def _steps(models: Sequence[LayeredMDP], eta: float, beta_loss: float, beta_dyna
         sums[key] = visits, len(past)
         if key not in blocks:
             blocks[key] = model.transitions.arrays()
-        b_loss, b_dynamics = bonus(visits, beta_loss), bonus(visits, beta_dynamics)
-        optimistic = model.losses - (b_loss + 2 * layout.horizon * b_dynamics)
-        q, ahead, v = np.zeros(layout.shape), np.zeros(layout.shape), np.zeros(layout.n_states)
-        for h in reversed(range(layout.horizon)):
-            layer = layout.layer(h)
-            if h < layout.horizon - 1:
-                ahead[layer] = expected_next(blocks[key][h], v[layout.layer(h + 1)], ahead[layer].shape)
-            q[layer] = np.where(allowed[layer], np.maximum(0.0, optimistic[layer] + ahead[layer]), 0.0)
-            v[layer] = (policy[layer] * q[layer]).sum(axis=1)
-        truncation = np.where(allowed, q - (optimistic + ahead), 0.0)
-        yield Step(model, policy, visits, b_loss, b_dynamics, q, v, ahead, truncation)
+        step = _step(Plausible(model), policy, visits, betas, blocks[key])
+        yield step
         past.append(policy)
         # The softmax of the sum is the product of exponentials without its underflow.
-        sum_q += q
+        sum_q += step.q
         gaps = np.where(allowed, sum_q, np.inf)
         weights = np.exp(-eta * np.where(allowed, gaps - gaps.min(axis=1, keepdims=True), 0.0)) * allowed
         policy = weights / weights.sum(axis=1, keepdims=True)
@@ -252,8 +244,8 @@ class _Models:
         return found
 
 
-def _step(plausible: Plausible, policy: Array, visits: Array, betas: Bonus) -> Step:
-    """The step whose policy and visits are known."""
+def _step(plausible: Plausible, policy: Array, visits: Array, betas: Bonus, blocks: list[Any] | None = None) -> Step:
+    """The step whose policy and visits are known; `blocks` are the arrays of the transitions, if the caller has them."""
     model, layout = plausible.model, plausible.model.layout
     b_dynamics = np.zeros(layout.shape)
     for h, beta in enumerate(betas.beta_dynamics):
@@ -261,7 +253,7 @@ def _step(plausible: Plausible, policy: Array, visits: Array, betas: Bonus) -> S
     b_loss, allowed = bonus(visits, betas.beta_loss), allowed_pairs(model)
     optimistic = model.losses - (b_loss + 2 * layout.horizon * b_dynamics)
     q, ahead, v = np.zeros(layout.shape), np.zeros(layout.shape), np.zeros(layout.n_states)
-    blocks = model.transitions.arrays()
+    blocks = model.transitions.arrays() if blocks is None else blocks
     known = None if plausible.lower is None else optimistic_values(plausible, policy, visits, betas)
     for h in reversed(range(layout.horizon)):
         layer = layout.layer(h)

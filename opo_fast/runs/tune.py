@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -247,7 +247,7 @@ def _edges(best: Mapping[str, float], space: Mapping[str, Any]) -> list[str]:
     found = []
     for name, span in space.items():
         value = best[name]
-        if isinstance(span, Sequence) and isinstance(span, list):
+        if isinstance(span, list):
             numbers = [x for x in span if isinstance(x, (int, float)) and not isinstance(x, bool)]
             at_edge = len(numbers) == len(span) > 2 and value in (min(span), max(span))
         else:
