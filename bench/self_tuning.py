@@ -227,7 +227,7 @@ def number(x: float) -> str:
 def report_worlds(found: dict[str, Entry]) -> None:
     table = by_world(found)
     names = list(next(iter(table.values())))
-    print(f"| world | seeds | uniform | {' | '.join(names)} | share of uniform's, opo | {' | '.join(names[1:])} |")
+    print(f"| world | seeds of opo | uniform | {' | '.join(names)} | share of uniform's, opo | {' | '.join(names[1:])} |")
     print("|---" * (2 * len(names) + 3) + "|")
     shares: dict[str, list[float]] = {name: [] for name in names}
     for world, by_agent in table.items():
@@ -275,7 +275,7 @@ def report_grid(found: dict[str, Entry]) -> None:
 
 
 def report_outside(found: dict[str, Entry]) -> None:
-    print("| world | seeds | regret per episode in the last tenth: opo | greedy | opo / greedy |\n|---|---|---|---|---|")
+    print("| world | seeds of opo | regret per episode in the last tenth: opo | greedy | opo / greedy |\n|---|---|---|---|---|")
     for world, by_agent in by_world(found).items():
         last = {name: float(np.mean([entry["tenths"][-1] for entry in entries])) for name, entries in by_agent.items()}
         ratio = last["opo"] / last["greedy"]

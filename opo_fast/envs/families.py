@@ -256,7 +256,7 @@ def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
     """
     chances = [as_number(chance, f"rain[{i}]", most=1.0) for i, chance in enumerate(as_items(rain, "rain", "probabilities", some=True))]
     tables, labels = [], []
-    stops = ("red", "green", "yellow", "blue")
+    stops, action_names = ("red", "green", "yellow", "blue"), ("south", "north", "east", "west", "pick up", "drop off")
     index = np.arange(500)
     passenger, destination = index // 4 % 5, index % 4
     for chance in chances:
@@ -271,7 +271,7 @@ def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
                     table.rewards,
                     here / here.sum(),
                     reward_range=span,
-                    action_names=("south", "north", "east", "west", "pick up", "drop off"),
+                    action_names=action_names,
                     name="taxi",
                     source=table.source,
                 )
@@ -281,7 +281,7 @@ def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
         tables,
         horizon,
         labels=labels,
-        action_names=("south", "north", "east", "west", "pick up", "drop off"),
+        action_names=action_names,
         name="taxi",
         source="Gymnasium Taxi-v4",
     )
