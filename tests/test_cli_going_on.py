@@ -12,11 +12,9 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import opo_fast as of
 from opo_fast import envs
-from opo_fast.cli import commands as cli
 from opo_fast.runs.result import COLUMNS
 
 CLINIC = """
@@ -34,19 +32,6 @@ def make(risk=0.1):
         state_names=["new", "well", "ill"], action_names=["wait", "treat"], name="clinic",
     )
 """
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, set_threads):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def run(*words: str, code: int = 0):
-        result = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
 
 
 def same(a: str, b: str) -> None:
@@ -136,6 +121,14 @@ def test_policy_by_name(call):
     assert q["new", "treat"] == pytest.approx(0.25 + 0.9 * well + 0.1, abs=1e-12)
     assert q["new", "wait"] == pytest.approx(0.2 * well + 0.8, abs=1e-12)
     assert pathlib.Path("p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_theory_of_an_environment_that_a_function_makes(call):
+    pathlib.Path("clinic.py").write_text(CLINIC)
+    # H = 2, three states, two actions, one function of losses, two of dynamics.
+    assert "H = 2, |S| = 3, |A| = 2, T = 1,000, |F| = 1, |P| = 2" in call("theory", "parameters", "clinic:make").output
+    call("theory", "events", "clinic:make", "-T", "5", "--seeds", "2", "--no-plot")
+    assert pathlib.Path("runs/events-clinic-make/events.npz").is_file()
 
 
 def test_policy_of_a_context(call):

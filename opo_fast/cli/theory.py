@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from .. import envs
-from .._support.checks import MANY, as_integer
+from .._support.checks import MANY, as_integer, having
 from .._support.files import as_folder
 from .._support.text import figure
 from ..analysis.bounds import MOST_EPISODES, Bounds, bounds, informative_from, literature_rates, lower_bound
@@ -20,7 +19,7 @@ from ..analysis.theory import parameters, regret_bound
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..runs.plots import missing_matplotlib
-from .options import Env, Horizon, Settings, console, environment_options, safe, show_table
+from .options import Env, Horizon, Settings, console, environment, safe, short, show_table
 from .theory_scaling import show_scaling
 
 __all__ = ["app"]
@@ -150,8 +149,8 @@ def show_bounds(
         "beta_dynamics": beta_dynamics,
         "gamma": gamma,
         "gamma_visits": gamma_visits,
+        "term_iii": term_iii,
     }
-    by_hand["term_iii"] = term_iii
     found = bounds(layout, episodes, **sizes, delta=delta, **by_hand)
     out.print(_shape(layout, episodes, {**sizes, "delta": delta}))
     table = Table("", "bound", "of H T", "below H T from", "", box=None, pad_edge=False)
@@ -201,7 +200,7 @@ def show_events(
     --beta-loss 4 --beta-dynamics 4) show the other cases.
     """
     stream = console()
-    cmdp = envs.make(env, **environment_options(horizon, settings))
+    cmdp = environment(env, horizon, settings)
     by_hand = {"tuning": tuning, "eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics}
     options: dict[str, Any] = {name: value for name, value in by_hand.items() if value is not None}
     found = event_study(cmdp, episodes, seeds, delta=delta, gamma=gamma, gamma_visits=gamma_visits, **options)
@@ -218,7 +217,7 @@ def show_events(
     for name, label in (("inaccurate", "event A"), ("under_explored", "event B, share of the pairs")):
         column = found.columns[name]
         stream.print(f"{label}: {column.mean():.3f} over all episodes, {column[:, -1].mean():.3f} in the last one")
-    folder = as_folder(out or pathlib.Path("runs") / f"events-{pathlib.Path(env).stem}", "--out")
+    folder = as_folder(out or pathlib.Path("runs") / f"events-{short(env)}", "--out")
     found.save(folder / "events.npz")
     missing = missing_matplotlib() if plot else None
     if plot and missing is None:
@@ -260,7 +259,8 @@ def _sizes_of(env: str, given: dict[str, Any], horizon: int | None, settings: li
     twice = [f"--{name}" for name, value in given.items() if value is not None]
     if twice:
         raise OpoError(f"{twice[0]} is given beside the environment {env!r}, which has its own: one of the two is needed")
-    cmdp = envs.make(env, **environment_options(horizon, settings))
+    cmdp = environment(env, horizon, settings)
+    having(cmdp, env, ("loss_class", "dynamics_class"), "an environment with classes of losses and dynamics")
     return cmdp.layout, {"loss_class_size": cmdp.loss_class.size, "dynamics_class_size": cmdp.dynamics_class.size}
 
 

@@ -72,7 +72,7 @@ def show_scaling(
     over the environments. Ctrl-C keeps what is finished; the same command goes on after it.
     """
     stream = console()
-    base, chosen = _base(env, axes, settings), _axes(env, axes)
+    base, chosen = _base(env, settings), _axes(env, axes)
     replicates = {"seed": list(range(as_integer(models, "models", least=1)))} if "seed" in envs.info(env).options else {}
     folder = as_folder(out or pathlib.Path("runs") / f"scaling-{env}", "--out")
     studies = _studies(env, base, chosen, _entries(agents, env, base), episodes, replicates)
@@ -129,7 +129,7 @@ def _axes(env: str, given: list[str] | None) -> dict[Axis, list[float]]:
     return found
 
 
-def _base(env: str, axes: list[str] | None, settings: list[str] | None) -> dict[str, Any]:
+def _base(env: str, settings: list[str] | None) -> dict[str, Any]:
     """The options that all axes share."""
     base = dict(BASE) if env == "random-finite" else {}
     return {**base, **environment_options(None, settings)}
