@@ -42,6 +42,24 @@ def set_threads():
     of.set_threads(None)
 
 
+@pytest.fixture
+def call(tmp_path, monkeypatch, set_threads):
+    """Runs `opo-fast` with the given words in an empty folder, and checks the exit code."""
+    from typer.testing import CliRunner
+
+    from opo_fast.cli.commands import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*words: str, code: int = 0):
+        result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def shared():
     """The folder of published cases beside the repository."""

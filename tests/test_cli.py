@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,19 +24,10 @@ from opo_fast.errors import install
 SMALL = ["run", "random-finite", "-T", "40", "--no-plot"]
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch, set_threads):
-    """Runs `opo-fast` with the given words in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
+@pytest.fixture(autouse=True)
+def _taken(tmp_path):
+    """A file where some tests ask for a folder."""
     (tmp_path / "taken").write_text("a file")
-
-    def run(*words: str, code: int = 0) -> Any:
-        result = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
 
 
 def cells(output: str) -> dict[str, list[str]]:

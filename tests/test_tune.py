@@ -7,11 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import opo_fast as of
 from opo_fast import agents, envs
-from opo_fast.cli import commands as cli
 from opo_fast.errors import install
 from opo_fast.runs.tune import SEARCH, VALIDATION
 
@@ -21,19 +19,6 @@ optuna = pytest.importorskip("optuna", reason="needs the extra tune")
 @pytest.fixture(scope="module")
 def env():
     return envs.make("random-finite", horizon=3, n_states=2, n_contexts=2)
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, set_threads):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*words: str, code: int = 0):
-        result = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
 
 
 def regret(env, setting, seed, episodes):
