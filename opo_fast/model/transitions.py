@@ -326,7 +326,7 @@ class Transitions(Immutable):
         """Working arrays of passes that are not running at this moment; whoever takes some brings them back."""
         return []
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """Number of allowed pairs, in all layers."""
         return int(self.rows[-1])
