@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents
-from .._support.checks import as_integer, as_items
+from .._support.checks import MANY, as_integer, as_items, as_number, having
 from .._support.files import writing
 from .._support.interrupts import interrupts
 from .._support.progress import bar
@@ -18,8 +18,9 @@ from ..errors import OpoError
 from ..runs.plots import COLOURS, lighten, new_figure, save_figure
 from ..runs.simulation import simulate
 from ..runs.statistics import band
-from .bounds import Bounds
+from .bounds import Bounds, thresholds
 from .events import Frequency, event_frequencies, run_events
+from .stacked import constant_betas
 
 __all__ = ["EventStudy", "event_study"]
 
@@ -126,9 +127,9 @@ def event_study(
     episodes : int
         T.
     seeds : int or sequence of int
-        The seeds, or how many from 0 on.
+        Different seeds, or how many from 0 on.
     delta, gamma, gamma_visits : float
-        As in `bounds`.
+        As in `bounds`; delta is the agent's, too.
     progress : bool, optional
         A bar on standard error. Default: on a terminal, once two seconds have passed.
     **options
@@ -139,10 +140,13 @@ def event_study(
     EventStudy
         After Ctrl-C, of the seeds that were finished.
     """
-    chosen = (
-        range(as_integer(seeds, "seeds", least=1)) if hasattr(seeds, "__index__") else as_items(seeds, "seeds", "whole numbers", some=True)
-    )
-    options = options or {"tuning": "theory"}
+    chosen, episodes = _seeds(seeds), as_integer(episodes, "episodes", least=1)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+    options = {**(options or {"tuning": "theory"}), "delta": delta}
+    having(env, "env", ("layout", "loss_class", "dynamics_class"), "an Environment")
+    agent = _agent(env, episodes, options)
+    # Before the first run, which may take long.
+    own = thresholds(env.layout.horizon, *constant_betas(agent, episodes), gamma, gamma_visits)
     runs, done = [], []
     with bar("events", len(chosen), progress) as show, interrupts() as interrupted:
         for seed in chosen:
@@ -150,7 +154,7 @@ def event_study(
             run = simulate(env, agent, episodes, seed, progress=False)
             if interrupted():
                 break
-            runs.append(run_events(env, agent, run, delta=delta, gamma=gamma, gamma_visits=gamma_visits, progress=False))
+            runs.append(run_events(env, agent, run, delta=delta, gamma=own.gamma, gamma_visits=own.gamma_visits, progress=False))
             done.append(seed)
             show(len(done))
     if not runs:
@@ -163,9 +167,21 @@ def event_study(
         frequencies,
         {name: np.array([one[name] for one in columns]) for name in columns[0]},
         runs[0].bounds,
-        runs[0].gamma,
-        runs[0].gamma_visits,
+        own.gamma,
+        own.gamma_visits,
     )
+
+
+def _seeds(seeds: Any) -> list[int]:
+    """The seeds that were asked for."""
+    if hasattr(seeds, "__index__"):
+        return list(range(as_integer(seeds, "seeds", least=1, most=MANY)))
+    listed = as_items(seeds, "seeds", "whole numbers", some=True)
+    found = [as_integer(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(listed)]
+    for i, seed in enumerate(found):
+        if seed in found[:i]:
+            raise OpoError(f"seeds[{i}] is {seed}, which is seeds[{found.index(seed)}] too: a run counts once, so give each seed once")
+    return found
 
 
 def _agent(env: Any, episodes: int, options: dict[str, Any]) -> agents.OPO:
