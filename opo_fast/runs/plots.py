@@ -131,26 +131,32 @@ def regret_curves(
         if log:
             panel.set_xscale("log")
             panel.set_yscale("log")
-            low = DECADES * top
+            low = max(DECADES * top, 0.7 * _least(panel))
         if top > 0:
-            panel.set_ylim(1.05 * low, 1.05 * top)
+            panel.set_ylim(1.05 * low, (1.2 if log else 1.05) * top)
         panel.set_xlabel("episode")
         panel.set_ylabel("regret of an episode (running mean)" if i else "cumulative regret (sum of losses)")
     panels[0].set_title(plain(title or first.settings["environment"]), fontsize=10)
-    panels[0].legend(
-        loc="upper left",
-        bbox_to_anchor=(0.0, -0.2),
-        ncols=2,
-        frameon=False,
-        alignment="left",
-        fontsize=8,
-        title=_seeds(results),
-        title_fontsize=8,
-    )
+    _legend_below(panels[0], _seeds(results), own=axes is None)
     show_in_notebook(panels[0])
     if path is not None:
         save_figure(panels[0].figure, path)
     return panels[0]
+
+
+def _least(axes: Any) -> float:
+    """The least number above 0 that the curves have."""
+    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
+    return float(drawn[drawn > 0].min(initial=np.inf)) if (drawn > 0).any() else 0.0
+
+
+def _legend_below(axes: Any, title: str, *, own: bool) -> None:
+    """The legend below the picture: of a figure of our own across all panels, whose width it then leaves alone."""
+    told = {"ncols": 2, "frameon": False, "alignment": "left", "fontsize": 8, "title": title, "title_fontsize": 8}
+    if own:
+        axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", **told)
+    else:
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.2), **told)
 
 
 def _draw(axes: Any, results: Mapping[str, Sequence[SimulationResult]], *, smoothed: bool) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .._support import text as texts
 from .._support.text import count, plain, setting
 from ..errors import OpoError
-from ..runs.plots import COLOURS, lighten, new_figure
+from ..runs.plots import COLOURS, LINES, lighten, new_figure
 from ..runs.statistics import band
 from .grid import choices
 from .results import Results
@@ -21,8 +21,6 @@ from .statistics import Heatmap
 __all__ = ["curves", "draw_heatmap", "shown_agents"]
 
 Array = npt.NDArray[Any]
-STYLES = ("-", "--", "-.")
-"""So that curves on top of each other show; with the colours they repeat after 21."""
 POINTS = 200
 """Points of a curve that are drawn: the eye sees no more."""
 MOST = 8
@@ -115,7 +113,7 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
         if not chosen:
             continue
         mean, low, high = band(scale * values[chosen])
-        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
+        colour, style = COLOURS[number % len(COLOURS)], LINES[number % len(LINES)]
         axes.plot(episodes, mean, color=colour, linestyle=style, label=plain(legend), linewidth=1.6)
         axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         seeds = max(seeds, len(chosen))
@@ -127,7 +125,7 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     # The learners fill the picture; the uniform policy may leave it.
     learners = [most for most, last in tops if uniform is None or abs(last - uniform[1][-1]) > 1e-9 * abs(last)]
     top = 1.05 * max(learners) if max(learners, default=0.0) > 0 else axes.get_ylim()[1]
-    if uniform is not None:
+    if uniform is not None and len(learners) == len(tops):
         axes.plot(*uniform, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
     lighten(axes)
     axes.set_ylim(min(0.0, axes.get_ylim()[0]), top)
