@@ -87,6 +87,8 @@ def test_what_was_observed_is_saved(tmp_path):
 
 
 def test_nothing_is_said_of_numbers_and_vectors():
+    endless = envs.make("random-linear", n_contexts=None)
+    of.policy_table(agents.make("uniform", endless, episodes=1), endless.sample_context(np.random.default_rng(0)), endless)
     agent = by_hand(clinic().layout)
     for context in (np.array([0.5, 1.0]), 0.25):
         agent.record(context, ["new", "ill", "well"], ["wait", "treat", "wait"], [0.0, 0.5, 0.0])

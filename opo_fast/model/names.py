@@ -61,7 +61,7 @@ class Names:
         if isinstance(known, Names):
             return known
         contexts, labels = getattr(source, "contexts", None), getattr(source, "labels", None)
-        if contexts is None and hasattr(source, "mdps"):
+        if not hasattr(source, "contexts") and hasattr(source, "mdps"):
             contexts = range(len(source.mdps))
         if not isinstance(contexts, (Sequence, np.ndarray)):
             contexts = labels = None
