@@ -15,7 +15,7 @@ from .._support.files import writing
 from .._support.interrupts import interrupts
 from .._support.progress import bar
 from ..errors import OpoError
-from ..runs.plots import COLOURS, lighten, new_figure, save_figure
+from ..runs.plots import COLOURS, LINES, lighten, new_figure, save_figure
 from ..runs.simulation import simulate
 from ..runs.statistics import band
 from .bounds import Bounds, thresholds
@@ -77,7 +77,7 @@ class EventStudy:
         axes[0, 1].set(title="Expected bonuses so far", ylabel="sum of bonuses")
         for i, (name, right) in enumerate((("squared", self.bounds.squared), ("hellinger", self.bounds.hellinger))):
             self._curve(axes[1, 0], episodes, np.maximum(self.columns[name], 1e-3), f"{name} errors", i)
-            axes[1, 0].axhline(right, color=COLOURS[i], linestyle="--", linewidth=1, label=f"guarantee, {right:,.0f}")
+            axes[1, 0].axhline(right, color=COLOURS[i], linestyle=LINES[i], linewidth=0.8, label=f"their guarantee, {right:,.0f}")
         axes[1, 0].set(title="Errors of the fits", ylabel="expected sum over the past, at least 0.001", yscale="log")
         for one in axes.flat[:3]:
             one.set_xlabel("episode")
@@ -92,19 +92,20 @@ class EventStudy:
 
     def _curve(self, axes: Any, episodes: Array, values: Array, label: str, number: int) -> None:
         mean, low, high = band(values)
-        axes.plot(episodes, mean, color=COLOURS[number], label=label)
+        axes.plot(episodes, mean, color=COLOURS[number], linestyle=LINES[number], label=label)
         axes.fill_between(episodes, low, high, color=COLOURS[number], alpha=0.2, linewidth=0)
 
     def _frequencies(self, axes: Any) -> None:
         """Frequencies with their intervals, and ticks where the paper says at least."""
         for y, found in enumerate(self.frequencies.values()):
             share = found.held / found.runs
-            axes.plot([found.low, found.high], [y, y], color=COLOURS[0] if found.consistent else COLOURS[1], linewidth=2)
-            axes.plot(share, y, "o", color=COLOURS[0] if found.consistent else COLOURS[1], markersize=4)
+            colour, marker = (COLOURS[0], "o") if found.consistent else (COLOURS[1], "X")
+            axes.plot([found.low, found.high], [y, y], color=colour, linewidth=2)
+            axes.plot(share, y, marker, color=colour, markersize=4 if found.consistent else 7)
             axes.plot(found.probability, y, "|", color="black", markersize=9)
         axes.set_yticks(range(len(self.frequencies)), list(self.frequencies), fontsize=7)
         axes.invert_yaxis()
-        axes.set(title="How often it held (tick: the paper's least)", xlabel="share of the runs, 95 % interval")
+        axes.set(title="How often it held (tick: the paper's least; cross: below)", xlabel="share of the runs, 95 % interval")
 
 
 def event_study(

@@ -311,11 +311,12 @@ class TrajectoryLog(Sequence[Trajectory]):
         absorbing : state, sequence of states, or mapping from states to numbers, optional
             States in which an episode stays once it is there. It ends at its first row in one of them, or after its last row: then
             ``next_state`` says in which, or there is only one. All steps that are left are in that state, with the only action that it has
-            (the first that is allowed) and, each, the mapped loss (or reward), 0 by default. Without it an episode that is shorter than
-            the longest (than the layout) is an error.
+            (the first that is allowed: the labels of actions in rows after the end are not kept, and a policy table says "only" there) and,
+            each, the mapped loss (or reward), 0 by default. Without it an episode that is shorter than the longest (than the layout) is an
+            error.
         start_layer : bool, optional
-            Whether a first layer of one state, loss 0 and one action comes before the table's first step. Default: without a layout,
-            where episodes begin in different states.
+            Whether a first layer of one state, loss 0 and one action comes before the table's first step, which is then stage 1 in policies
+            and tables. Default: without a layout, where episodes begin in different states.
         action_mask : array_like of bool (n_states, A), optional
             Needs a layout.
 
