@@ -148,7 +148,7 @@ class PackedChain(Chain):
 
     def _model(self, fit: Hashable) -> Array:
         whole = self.whole
-        return super()._model(fit) if whole is None or not whole.has(fit) else whole.dynamics[fit]  # type: ignore[no-any-return, call-overload]
+        return super()._model(fit) if whole is None or not whole.has(fit) else whole.dynamics[fit]  # type: ignore[call-overload]
 
     def _losses(self, fit: Hashable) -> Array:
         return super()._losses(fit) if self.whole is None else self.whole.losses[fit]  # type: ignore[no-any-return, call-overload]
@@ -156,13 +156,11 @@ class PackedChain(Chain):
     def lower(self, version: Hashable) -> Array:
         if self.whole is None:
             return super().lower(version)
-        return self.whole.least(self.engine.source.loss_candidates(version))
+        return self.whole.least(self.engine.source.loss_candidates(version))  # type: ignore[attr-defined]
 
     def _models_bytes(self) -> int:
-        size, whole = 8 * self.lanes * self.engine.packed_size, vars(self).get("whole")
-        if whole is None:
-            return size * len(self.models)
-        return whole.nbytes + size * sum(not whole.has(fit) for fit in self.models)  # type: ignore[no-any-return]
+        whole = vars(self).get("whole")
+        return 8 * self.lanes * self.engine.packed_size * len(self.models) if whole is None else whole.nbytes
 
     def _prepare(self, transitions: list[Transitions]) -> Array:
         packed = aligned(self.engine.packed_size * self.lanes, zero=True)

@@ -26,6 +26,8 @@ __all__ = ["START_GAP", "AdaHedge", "Plausible", "SelfTuningRule", "optimistic_v
 
 Array = npt.NDArray[Any]
 
+FAR = 1 << 40
+"""A step that no chain comes to."""
 START_GAP = 1e-3
 """Mixability gap that AdaHedge starts from. Its bound, twice the sum of gaps, holds from any start; 0 would make the policy jump
 between actions whose losses differ by rounding alone."""
@@ -85,6 +87,9 @@ def _bonus(
         loss, dynamics = normalized_betas(layout, episodes or end, **named)
     least = min(1.0, loss / 2 / end) + weight * min(1.0, dynamics / 2 / end)
     needed = not plausible or least < layout.horizon * (1 + 1e-6)
+    # Bonuses that make no difference need not be told apart.
+    if not needed and end < FAR and not (following := _bonus(layer_sizes, n_actions, numbers, episodes, plausible, 2 * end)).needed:
+        end = following.end
     return Bonus(loss, frozen(np.full(layout.horizon, dynamics)), end, needed)
 
 

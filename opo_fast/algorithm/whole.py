@@ -46,6 +46,7 @@ class WholeClasses:
         self._valid = _valid(p, engine).tolist()
         self._begin, self._stride = self.dynamics.__array_interface__["data"][0], self.dynamics.strides[0]
         self._size = self.dynamics.shape[1]
+        self._nbytes = self.losses.nbytes + self.dynamics.nbytes
 
     @classmethod
     def of(cls, engine: ChainEngine, contexts: list[Any]) -> WholeClasses | None:
@@ -63,7 +64,7 @@ class WholeClasses:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.losses.nbytes + self.dynamics.nbytes
+        return self._nbytes
 
     def has(self, fit: Hashable) -> bool:
         """Whether `fit` is a candidate of the dynamics whose rows are probabilities at all contexts of the pack."""

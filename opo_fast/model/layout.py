@@ -130,6 +130,11 @@ class Layout(Immutable):
         return frozen(np.concatenate([[0], np.cumsum(sizes[:-1] * self.n_actions * sizes[1:])]))
 
     @cached_property
+    def dense_place(self) -> int:
+        """Where `dense_block` is in memory."""
+        return self.dense_block.ctypes.data
+
+    @cached_property
     def next_sizes(self) -> Array:
         """Number of next states of each pair of all layers but the last: the lengths of the rows of dense transitions."""
         return frozen(np.repeat(self.layer_sizes[1:], np.array(self.layer_sizes[:-1], np.int64) * self.n_actions))

@@ -68,7 +68,8 @@ class _FiniteOracle:
         self._fingerprint.see(trajectory.context)
         if self._set is not None:
             costs = self._costs()
-            self._set.reduce(costs <= costs.min() + self._radius(), int(costs.argmin()))
+            best = int(costs.argmin())
+            self._set.reduce(costs <= costs[best] + self._radius(), best)
 
     def observe_many(self, trajectories: Sequence[Trajectory]) -> None:
         """Add a log or a sequence of trajectories, all or none; the same bits as one at a time in that order."""
@@ -263,8 +264,8 @@ class FiniteLossOracle(_FiniteOracle):
         return stack, stack.nbytes
 
     def _gains(self, trajectory: Trajectory) -> Array:
-        predicted = self._answer(trajectory.context)[:, trajectory.states[:-1], trajectory.actions]
-        return np.asarray(np.square(predicted - trajectory.losses).sum(axis=1))
+        errors = self._answer(trajectory.context)[:, trajectory.states[:-1], trajectory.actions] - trajectory.losses
+        return np.asarray(np.add.reduce(np.square(errors), axis=1))
 
 
 class _Dynamics(NamedTuple):
@@ -391,10 +392,10 @@ class FiniteDynamicsOracle(_FiniteOracle):
     def _gains(self, trajectory: Trajectory) -> Array:
         p = self._along(trajectory)
         with np.errstate(divide="ignore"):
-            gains = np.log(p).sum(axis=1)
-        if np.isneginf(self.scores + gains).all():
+            gains: Array = np.add.reduce(np.log(p), axis=1)
+        if (self.scores + gains).max() == -np.inf:
             raise self._impossible(trajectory, p)
-        return np.asarray(gains)
+        return gains
 
     def _along(self, trajectory: Trajectory) -> Array:
         """P(s_{h+1} | s_h, a_h) of each candidate (rows) for h = 1..H-1 (columns)."""
@@ -414,7 +415,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
             p = np.array([[array.item(step) for array, step in zip(answer, steps, strict=True)] for answer in answers], dtype=np.float64)
         else:
             p = np.array([along(answer, trajectory, self.layout) for answer in answers])
-        if not ((p >= 0.0) & (p <= 1.0 + 1e-6)).all():
+        if p.size and not (np.minimum.reduce(p, axis=None) >= 0.0 and np.maximum.reduce(p, axis=None) <= 1.0 + 1e-6):
             bad = np.argwhere(~((p >= 0.0) & (p <= 1.0 + 1e-6)))
             i, h = (int(x) for x in bad[0])
             s, a, following = (int(x) for x in (trajectory.states[h], trajectory.actions[h], trajectory.states[h + 1]))

@@ -61,7 +61,8 @@ class ModelWorld:
         self._values: LRU[tuple[float, float]] = LRU(1 << 24)
         self._mdp: LayeredMDP | None = None
         self._held: dict[int, _Episode] = {}
-        self._like, self._nbytes = None, 0
+        self._like: Any = None
+        self._nbytes = 0
 
     def enter(self, context: Any) -> None:
         """Take the model of the coming episode."""
@@ -114,7 +115,7 @@ class ModelWorld:
         policies = np.array([one.policy for one in episodes])
         columns["value"][at] = evaluate([one.mdp for one in episodes], policies, returns="start", backend=self.backend)
         known = [self._values.get(one.key) for one in episodes]
-        columns["optimal_value"][at], columns["uniform_value"][at] = zip(*known, strict=True)  # type: ignore[arg-type]
+        columns["optimal_value"][at], columns["uniform_value"][at] = zip(*known, strict=True)
         with_errors = [t for t, one in held.items() if one.means is not None]
         if with_errors:
             means, losses, along = (np.array([getattr(held[t], name) for t in with_errors]) for name in ("means", "losses", "along"))
