@@ -29,7 +29,7 @@ from .arguments import (
     to_fill,
     values_to_fill,
 )
-from .contextual import Trajectory, check_trajectory
+from .contextual import Trajectory, check_trajectory, passed
 from .layered import LayeredMDP
 from .reference import Evaluation, Solution
 from .scratch import Scratch, borrowed, chunk_of
@@ -398,4 +398,6 @@ def play_in(
     if joint is not None:
         losses = joint(context, trajectory.states, trajectory.actions, uniforms[2])
         trajectory = Trajectory(context, trajectory.states, trajectory.actions, losses)
-    return trajectory if sampler is None and joint is None else check_trajectory(mdp.layout, mdp.action_mask, trajectory)
+    if sampler is None and joint is None:
+        return passed(trajectory, mdp.layout, mdp.action_mask)
+    return check_trajectory(mdp.layout, mdp.action_mask, trajectory)

@@ -14,7 +14,7 @@ from .._support.lru import LRU
 from .._support.memory import check_room
 from .._support.progress import bar
 from ..errors import OpoError
-from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
+from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key, passed
 from ..model.layout import Layout, as_mask
 from ..model.operations import check_policy, play_in
 from ..model.streams import Streams
@@ -202,10 +202,7 @@ class TrajectoryLog(Sequence[Trajectory]):
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return self.take(np.arange(len(self))[i])
-        trajectory = Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i])
-        # As check_trajectory marks what it has passed.
-        object.__setattr__(trajectory, "_passed", (self.layout, self.action_mask))
-        return trajectory
+        return passed(Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i]), self.layout, self.action_mask)
 
     def take(self, indices: npt.ArrayLike) -> TrajectoryLog:
         """The log of the episodes at these positions, in this order; one may come more than once."""
