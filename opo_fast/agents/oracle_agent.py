@@ -80,7 +80,7 @@ class OracleAgent(BaseAgent):
         ----------
         trajectories : TrajectoryLog or sequence of Trajectory
         progress : bool, optional
-            A bar on standard error. Default: on a terminal, once two seconds have passed.
+            A bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
         Raises
         ------

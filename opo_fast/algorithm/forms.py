@@ -148,10 +148,16 @@ class PackedChain(Chain):
 
     def _model(self, fit: Hashable) -> Array:
         whole = self.whole
-        return super()._model(fit) if whole is None or not whole.has(fit) else whole.dynamics[fit]  # type: ignore[call-overload]
+        if whole is None or not whole.has(fit):
+            return super()._model(fit)
+        model: Array = whole.dynamics[fit]  # type: ignore[call-overload]
+        return model
 
     def _losses(self, fit: Hashable) -> Array:
-        return super()._losses(fit) if self.whole is None else self.whole.losses[fit]  # type: ignore[no-any-return, call-overload]
+        if self.whole is None:
+            return super()._losses(fit)
+        losses: Array = self.whole.losses[fit]  # type: ignore[call-overload]
+        return losses
 
     def lower(self, version: Hashable) -> Array:
         if self.whole is None:

@@ -132,7 +132,7 @@ def event_study(
     delta, gamma, gamma_visits : float
         As in `bounds`; delta is the agent's, too.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once two seconds have passed.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
     **options
         Of the agent (`opo_fast.agents.make`). Default: the theory's constants.
 

@@ -275,7 +275,7 @@ def run_events(
     delta, gamma, gamma_visits : float
         As in `bounds`.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once two seconds have passed.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------

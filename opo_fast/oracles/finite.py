@@ -406,7 +406,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
             p = lines.take(places + (states - self.layout.offsets)[1:-1], axis=1)
         elif stacks is not None:
             local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
-            p = np.empty((len(answers), len(stacks)))
+            p: Array = np.empty((len(answers), len(stacks)))
             for h, stack in enumerate(stacks):
                 p[:, h] = stack[:, local[h], actions[h], local[h + 1]]
         elif all_plain:

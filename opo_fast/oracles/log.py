@@ -230,7 +230,7 @@ class TrajectoryLog(Sequence[Trajectory]):
         label : str
             What is being done with the parts.
         progress : bool, optional
-            Default: a bar on a terminal, once two seconds have passed.
+            A bar. Default: on a terminal and in a notebook, once two seconds have passed.
         size : int
             Trajectories of a part.
         """

@@ -181,7 +181,7 @@ def regret_decomposition(
         In expectation over the contexts of `cmdp`, as the paper's terms are, instead of at the contexts that were played. They must be
         listed, with their probabilities; the work is that of all contexts in all episodes.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once two seconds have passed.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------

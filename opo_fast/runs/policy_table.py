@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import os
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from .._support.checks import as_bool, as_integer, having, instance
 from .._support.files import writing
-from .._support.text import figure, plain, printable
+from .._support.text import figure, html_table, plain, printable
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.names import Names
@@ -197,10 +196,7 @@ class PolicyTable:
 
     def _repr_html_(self) -> str:
         title, heads, rows, more, notes = self.shown()
-        head = "".join(f"<th>{name}</th>" for name in heads)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        rest = "".join(f"<p>{note}</p>" for note in ([f"... {more} more states"] if more else []) + notes)
-        return f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+        return html_table(title, heads, rows, *([f"... {more} more states"] if more else []), *notes)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, stage: int | None = None) -> Any:
         """A heat map of the probabilities of actions in the reached states (extra `plot`); returns the matplotlib Axes.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .._support.checks import as_integer, as_number, shown
 from .._support.files import reading
 from .._support.state import holds, read_state, write_state
-from .._support.text import figure
+from .._support.text import figure, html_table, printable
 from ..errors import OpoError
 from ..oracles.log import TrajectoryLog
 from .columns import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, check_numbered, check_values
@@ -25,6 +25,8 @@ __all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "ContextSummary", "Simul
 Array = npt.NDArray[Any]
 
 _FORMAT = "opo_fast.SimulationResult"
+CONTEXTS_SHOWN = 20
+"""Rows that a notebook shows of a result."""
 
 
 class ContextSummary(NamedTuple):
@@ -337,6 +339,18 @@ class SimulationResult:
         if not self.exact:
             said = f"observed loss {float(self.observed_loss.sum()):.4g}, regret unknown (samples alone)"
         return f"<SimulationResult {self.settings['agent']} on {self.settings['environment']}: {self.episodes} episodes, {said}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: `summary`, of many contexts the first and the line "all"."""
+        lines = self.summary()
+        shown = lines if len(lines) <= CONTEXTS_SHOWN else [*lines[: CONTEXTS_SHOWN - 1], lines[-1]]
+        heads = ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"]
+        rows = [
+            [printable(line.label), f"{line.episodes:,}", *(figure(x) for x in line[2:6]), figure(line.gap_closed, ".1%")] for line in shown
+        ]
+        title = f"{self.settings['agent']} on {self.settings['environment']}: {self.episodes:,} episodes"
+        rest = f"{len(lines) - len(shown)} more contexts are in summary(). " if len(shown) < len(lines) else ""
+        return html_table(printable(title), heads, rows, rest + "Values and the gap closed are means over the last tenth of the run.")
 
 
 def _numeric(context: Any) -> bool:

@@ -389,7 +389,7 @@ def simulate(
         Keys the streams of contexts, actions, transitions and losses. The same seed gives the same bits, and two agents
         with the same seed see the same contexts and uniforms. No global random state is touched.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once the run has taken two seconds.
+        A bar. Default: on a terminal and in a notebook, once the run has taken two seconds.
     backend : {"numba", "numpy"}
         Of the true values and the rollouts; the agent has its own.
     log : bool

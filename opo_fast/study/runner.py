@@ -90,7 +90,7 @@ def run_study(
         What happens to finished runs whose environment's file, module or version of the package was another: an error
         that names them, or they are done again, or they are kept beside the new ones.
     progress : bool, optional
-        Bars on standard error. Default: on a terminal.
+        Bars. Default: on a terminal and in a notebook.
 
     Returns
     -------
