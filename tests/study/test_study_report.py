@@ -301,11 +301,13 @@ def test_the_policies_of_the_first_seed_are_shown(folder, page, reader):
     content, message = policies.kept(results.store, run.id)
     assert not message
     env = make_environment(run, ".")
-    expected = of.policy_table(of.agents.make("uniform", env, episodes=1), env.contexts[0], env)
-    rows = {table["title"]: table["rows"] for table in content["tables"]}
-    assert rows[expected.title] == expected.shown().rows
+    agent = of.agents.make("uniform", env, episodes=1)
+    expected = {table.title: table.shown().rows for table in (of.policy_table(agent, context, env) for context in env.contexts)}
+    assert 0 < len(content["tables"]) <= 4
+    for table in content["tables"]:
+        assert table["rows"] == expected[table["title"]]
+        assert table["title"] in text
     assert f"uniform, seed {run.seed}" in text
-    assert expected.title in text
     inside = page.read_text()
     start = inside.index("uniform, seed 0</summary>")
     assert inside.rindex("<details>", 0, start) > inside.rindex("</details>", 0, start)  # folded away
