@@ -148,9 +148,7 @@ class PackedChain(Chain):
 
     def _model(self, fit: Hashable) -> Array:
         whole = self.whole
-        if whole is None or not whole.has(fit):
-            return super()._model(fit)
-        model: Array = whole.dynamics[fit]  # type: ignore[call-overload]
+        model: Array = super()._model(fit) if whole is None or not whole.has(fit) else whole.dynamics[fit]  # type: ignore[call-overload]
         return model
 
     def _losses(self, fit: Hashable) -> Array:

@@ -403,10 +403,10 @@ class FiniteDynamicsOracle(_FiniteOracle):
         if lines is not None:
             states = trajectory.states
             places = self.layout.row_places[states[:-2] * self.layout.n_actions + trajectory.actions[:-1]]
-            p = lines.take(places + (states - self.layout.offsets)[1:-1], axis=1)
+            p: Array = lines.take(places + (states - self.layout.offsets)[1:-1], axis=1)
         elif stacks is not None:
             local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
-            p: Array = np.empty((len(answers), len(stacks)))
+            p = np.empty((len(answers), len(stacks)))
             for h, stack in enumerate(stacks):
                 p[:, h] = stack[:, local[h], actions[h], local[h + 1]]
         elif all_plain:
