@@ -66,8 +66,8 @@ def spread_csr(model, h, lo, hi, w, shift, d, d0):
             p = np.uint64(model.indptr[start + r])
             end = np.uint64(model.indptr[start + r + 1])
             if ask:
-                prefetch(model.data, p + AHEAD)
-                prefetch(model.indices, p + AHEAD)
+                prefetch(model.data, p + np.uint64(AHEAD))
+                prefetch(model.indices, p + np.uint64(AHEAD))
             while p < end:
                 j = base + model.indices[p]
                 d[j] = fma(model.data[p], x, d[j])
