@@ -303,7 +303,9 @@ vswap1, vswap2, vswap4 = (_word(V8(V8), _swap(step)) for step in (1, 2, 4))
 
 
 # Four sums side by side, which begin with x, 0, 0, 0.
-qset = _word(V4(F8), lambda builder, x: builder.insert_element(ir.Constant(_FOUR, [ir.Constant(_DOUBLE, 0.0)] * 4), x, ir.Constant(_I32, 0)))
+qset = _word(
+    V4(F8), lambda builder, x: builder.insert_element(ir.Constant(_FOUR, [ir.Constant(_DOUBLE, 0.0)] * 4), x, ir.Constant(_I32, 0))
+)
 qfirst = _word(F8(V4), lambda builder, v: builder.extract_element(v, ir.Constant(_I32, 0)))
 
 

@@ -110,17 +110,21 @@ def expectation(model, h, lo, hi, v, init, start, q, shift):
 @inlined
 def _minimum(rows, lo, hi, q, policy, v):
     """v(s) = min q over the rows of states lo..hi-1, `policy` 1 at the first row that has it."""
+    # Choices, not branches: which row is the least cannot be foreseen.
     r = rows[lo]
     for s in range(lo, hi):
         end = rows[s + 1]
         best = r
+        x = q[r]
         while r < end:
             policy[r] = 0.0
-            if q[r] < q[best]:
-                best = r
+            y = q[r]
+            less = y < x
+            best = r if less else best
+            x = y if less else x
             r += 1
         policy[best] = 1.0
-        v[s] = q[best]
+        v[s] = x
 
 
 @inlined
