@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ._jit import inlined
 from ._simd import (
     strided,

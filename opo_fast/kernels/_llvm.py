@@ -17,8 +17,9 @@ from numba.np import arrayobj
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "fma", "prefetch", "qdot", "qfirst", "qset", "qsum", "vector", "sexp", "slog", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload", "vload_line", "vlog",
-    "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4",
+    "fma", "prefetch", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "vabove", "vadd", "vdiv", "vector", "vexp", "vfma", "vgather",
+    "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum",
+    "vswap1", "vswap2", "vswap4",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
@@ -320,16 +321,32 @@ def _build_sum_of_four(builder: Any, v: Any, first: Any) -> Any:
 qsum = _word(F8(V4, F8), _build_sum_of_four)
 
 
+def _gather(builder: Any, values: Elements, start: Any, positions: Elements, p: Any, kind: Any) -> Any:
+    v = ir.Constant(kind, ir.Undefined)
+    for m in range(kind.count):
+        j = positions.read(builder.add(p, ir.Constant(I64, m)))
+        v = builder.insert_element(v, values.read_from(start, j), ir.Constant(_I32, m))
+    return v
+
+
+@intrinsic
+def vgather(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
+    """Elements v0 + indices[p], ..., v0 + indices[p + 7] of a contiguous float64 array."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
+        return _gather(builder, values, args[1], positions, args[3], _VECTOR)
+
+    return V8(v, I8, indices, I8), generate
+
+
 @intrinsic
 def qdot(typingctx: Any, data: Any, indices: Any, p: Any, v: Any, v0: Any, sums: Any) -> Any:
     """sums[m] += data[p + m] v[v0 + indices[p + m]] for m = 0..3."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         numbers, positions, values = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 1, 3))
-        gathered = ir.Constant(_FOUR, ir.Undefined)
-        for m in range(4):
-            j = positions.read(builder.add(args[2], ir.Constant(I64, m)))
-            gathered = builder.insert_element(gathered, values.read_from(args[4], j), ir.Constant(_I32, m))
+        gathered = _gather(builder, values, args[4], positions, args[2], _FOUR)
         return call_fma(builder, numbers.load(args[2], _FOUR), gathered, args[5])
 
     return V4(data, indices, I8, v, I8, V4), generate

@@ -15,6 +15,7 @@ from ..kernels import weights as weight_kernels
 from ..kernels.evaluation import backward_sweep
 from ..kernels.forward import visit_sweep
 from ..kernels.rollout import rollout as rollout_kernel
+from ..kernels.slices import visit_slices
 from . import batches, reference
 from .arguments import (
     UNCHECKED,
@@ -33,7 +34,7 @@ from .contextual import Trajectory, check_trajectory
 from .layered import LayeredMDP
 from .reference import Evaluation, Solution
 from .scratch import Scratch, borrowed, chunk_of
-from .transitions import Transitions
+from .transitions import CSR, Transitions
 from .updatable import UpdatableMDP
 
 __all__ = [
@@ -94,7 +95,7 @@ def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, b
         full = to_fill(out, "out", t.layout.shape, rows)
         full[...] = 0.0
         visits = full.reshape(-1)[: t.n_rows]
-        if visit_once(t, rows.reshape(1, -1), 0, visits, scratch, tolerance):
+        if _visit(t, rows.reshape(1, -1), visits, scratch, tolerance):
             check_policy(mdp, array)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, full.reshape(-1))
@@ -235,6 +236,18 @@ def _backward(mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: 
     if q is not None and t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, q.reshape(-1))
     return fault
+
+
+def _visit(t: Transitions, policies: Array, visits: Array, scratch: Scratch, tolerance: float) -> bool:
+    """`visit_once` of the first policy, from the sliced copy of CSR transitions where there is one: the same bits."""
+    arguments = t.sliced.note(t) if t.kind == CSR else None
+    if arguments is None:
+        return visit_once(t, policies, 0, visits, scratch, tolerance)
+    most = min(t.threads, t.parts)
+    if scratch.part_weights.size == 0:
+        scratch.part_weights = np.empty(most * t.sliced.part_rows)
+    after = (t.parts, t.width, policies, 0, tolerance, scratch.d, scratch.part_weights, visits, scratch.private)
+    return run_together(visit_slices, arguments, after, most, t.n_transitions)
 
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:

@@ -41,6 +41,7 @@ from opo_fast.kernels._simd import (
     vdiv,
     vexp,
     vfma,
+    vgather,
     vget,
     view,
     vload,
@@ -368,7 +369,8 @@ def test_four_sums_side_by_side(dtype):
     data, v = (rng.integers(-64, 64, 20) / 8).astype(dtype), rng.integers(-64, 64, 40) / 8
     indices, out = rng.integers(0, 10, 20).astype(np.uint32), np.array([0.625, np.nan, np.nan])
     products = data[5:13].astype(np.float64) * v[30 + indices[5:13].astype(int)]
-    sums = products.reshape(2, 4).sum(axis=0) + [0.625, 0, 0, 0]
+    sums = products.reshape(2, 4).sum(axis=0)
+    sums[0] += 0.625
     _quads(data, indices, v, 5, 30, out)
     assert out.tolist() == [sums[0], sums.sum(), 1.0 + sums[1:].sum()]
 
@@ -381,3 +383,14 @@ def test_four_sums_are_added_in_the_written_order():
     expected = (v[0] + v[2]) + (v[1] + v[3])
     assert expected not in (sum(v.tolist()), (v[0] + v[1]) + (v[2] + v[3]))
     assert out[1] == expected
+
+
+@numba.njit
+def _gathered(v, v0, indices, p, out):
+    vstore(out, 0, vgather(v, v0, indices, p))
+
+
+def test_eight_numbers_from_anywhere():
+    v, indices, out = np.arange(50.0), np.array([9, 9, 0, 3, 1, 4, 1, 5, 19, 2, 6], np.uint32), np.empty(8)
+    _gathered(v, 30, indices, 2, out)
+    assert out.tolist() == [30, 33, 31, 34, 31, 35, 49, 32]
