@@ -17,7 +17,7 @@ from ._groups import is_policy
 from ._jit import inlined, kernel
 from ._simd import vfma, vgather, vget, vload, vset
 from ._sync import meet
-from .forward import STATES, merge, weigh
+from .forward import STATES, fill_weights, merge
 
 __all__ = ["WINDOW", "slice_fill", "slice_shape", "visit_slices"]
 
@@ -87,12 +87,11 @@ def _gather(slices, slice0, n_next, w, w0, private, to):
 
 @inlined
 def _visit_layer(slices, team, h, work, policy, tolerance, visits):
-    """Weights of this thread's parts of layer h, and the sums that they send on; whether the policy is valid."""
+    """Weights of the rows of this thread's parts of layer h, and the sums that they send on; whether the policy is valid."""
     layers, rows = slices.layers, slices.rows
     s0 = layers[h]
     size = layers[h + 1] - s0
     n_next = layers[h + 2] - layers[h + 1] if h < slices.first.size - 1 else 0
-    w0 = team.me * (work.w.size // team.n)
     valid = True
     for p in range(work.parts * team.me // team.n, work.parts * (team.me + 1) // team.n):
         lo = s0 + size * p // work.parts
@@ -101,25 +100,25 @@ def _visit_layer(slices, team, h, work, policy, tolerance, visits):
             c1 = min(c0 + STATES, hi)
             if tolerance >= 0.0 and not is_policy(policy, rows, c0, c1, work.width, tolerance):
                 valid = False
-            weigh(rows, c0, c1, work.width, policy, work.d, visits, work.w, w0 - rows[lo])
-        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), n_next, work.w, w0, work.private, p * n_next)
+            fill_weights(rows, c0, c1, work.width, policy, work.d, visits, visits, 0)
+        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), n_next, visits, rows[lo], work.private, p * n_next)
     return valid
 
 
 @kernel
 def visit_slices(
-    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
+    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, policy, tolerance, d, visits, private
 ):  # fmt: skip
-    """`forward.visit_sweep` of a CSR model from its slices: the same sums. `w` has room for the rows of a part for each thread."""
+    """The occupancy of `policy` under a CSR model from its slices: the sums of `forward.visit`. `visits` is filled, not added to."""
     slices = Slices(starts, states, positions, weights, first, layers, rows)
     team = Team(me, n, gate)
-    work = Pass(n_parts, width, d, w, private)
+    work = Pass(n_parts, width, d, visits, private)
     valid = True
     if me == 0:
         d[0] = 1.0
     meet(gate, me, n)
     for h in range(first.size):
-        if not _visit_layer(slices, team, h, work, policies[at], tolerance, visits):
+        if not _visit_layer(slices, team, h, work, policy, tolerance, visits):
             valid = False
         if h < first.size - 1:
             meet(gate, me, n)

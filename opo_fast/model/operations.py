@@ -93,9 +93,7 @@ def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, b
     with borrowed(t) as scratch:
         rows, tolerance = policy_rows(mdp, array, scratch.rows)
         full = to_fill(out, "out", t.layout.shape, rows)
-        full[...] = 0.0
-        visits = full.reshape(-1)[: t.n_rows]
-        if _visit(t, rows.reshape(1, -1), visits, scratch, tolerance):
+        if _occupancy(t, rows, full.reshape(-1)[: t.n_rows], scratch, tolerance):
             check_policy(mdp, array)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, full.reshape(-1))
@@ -238,16 +236,14 @@ def _backward(mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: 
     return fault
 
 
-def _visit(t: Transitions, policies: Array, visits: Array, scratch: Scratch, tolerance: float) -> bool:
-    """`visit_once` of the first policy, from the sliced copy of CSR transitions where there is one: the same bits."""
+def _occupancy(t: Transitions, policy: Array, visits: Array, scratch: Scratch, tolerance: float) -> bool:
+    """Fill `visits` with the occupancy of a policy, one number per row: from the sliced copy of CSR transitions where there is one."""
     arguments = t.sliced.note(t) if t.kind == CSR else None
     if arguments is None:
-        return visit_once(t, policies, 0, visits, scratch, tolerance)
-    most = min(t.threads, t.parts)
-    if scratch.part_weights.size == 0:
-        scratch.part_weights = np.empty(most * t.sliced.part_rows)
-    after = (t.parts, t.width, policies, 0, tolerance, scratch.d, scratch.part_weights, visits, scratch.private)
-    return run_together(visit_slices, arguments, after, most, t.n_transitions)
+        visits[...] = 0.0
+        return visit_once(t, policy.reshape(1, -1), 0, visits, scratch, tolerance)
+    after = (t.parts, t.width, policy, tolerance, scratch.d, visits, scratch.private)
+    return run_together(visit_slices, arguments, after, min(t.threads, t.parts), t.n_transitions)
 
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:

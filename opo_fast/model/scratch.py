@@ -26,13 +26,12 @@ def chunk_of(t: Transitions) -> int:
 class Scratch:
     """Working arrays of one policy's pass through one dynamics."""
 
-    __slots__ = ("d", "part_weights", "private", "rows", "w")
+    __slots__ = ("d", "private", "rows", "w")
 
     def __init__(self, t: Transitions) -> None:
         self.d = np.empty(t.layout.n_states + 8)
         self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
         self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
-        self.part_weights = self.w[:0]
         self.rows = None if t.pairs is None else np.empty(t.n_rows)
 
 

@@ -28,14 +28,11 @@ class SlicedCopy:
     ----------
     arguments : tuple, or None where there is no copy
         The leading arguments of `kernels.slices.visit_slices`.
-    part_rows : int
-        Most rows of a part of a layer.
     """
 
     def __init__(self) -> None:
         self.passes = 0
         self.arguments: tuple[Any, ...] | None = None
-        self.part_rows = 0
 
     def note(self, t: Transitions) -> tuple[Any, ...] | None:
         """Count a pass; the copy's arguments, or None where the pass must do without."""
@@ -50,7 +47,7 @@ class SlicedCopy:
         sizes, rows = t.layout.layer_sizes, t.rows
         found: dict[tuple[int, int, int], int] = {}
         blocks: list[tuple[int, int, int, int]] = []
-        first, total, part_rows = np.zeros(t.layout.horizon, np.int64), 0, 0
+        first, total = np.zeros(t.layout.horizon, np.int64), 0
         for h, (size, n_next) in enumerate(itertools.pairwise(sizes)):
             begin = int(t.block[h])
             key = begin, size, n_next
@@ -61,14 +58,10 @@ class SlicedCopy:
                 for lo, hi in itertools.pairwise(ends):
                     blocks.append((begin + lo, begin + hi, n_next, total))
                     total += -(-n_next // 8)
-                    part_rows = max(part_rows, hi - lo)
             first[h] = found[key]
-        # The last layer leads nowhere, but has rows.
-        part_rows = max(part_rows, t.layer_rows[-1])
         starts, states = np.zeros(total + 1, np.int64), np.zeros(8 * total, np.uint32)
         count, lines = np.zeros(max(sizes), np.int64), np.array(blocks, np.int64).reshape(-1, 4)
         starts[-1] = slice_shape(t.indptr, t.indices, lines, count, starts, states)
         positions, weights = (aligned(int(starts[-1]), dtype, zero=True) for dtype in (np.uint32, t.dtype))
         slice_fill(t.data, t.indptr, t.indices, lines, count, starts, states, positions, weights)
-        self.part_rows = part_rows
         self.arguments = starts, states, positions, weights, first, t.layout.offsets, rows

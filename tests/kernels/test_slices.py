@@ -25,8 +25,9 @@ def copy_of(mdp, parts):
 def visit(monkeypatch, mdp, policy, n, parts, tolerance=1e-8):
     copy, t = copy_of(mdp, parts), mdp.transitions
     d, _, private = forward_scratch(mdp, n, parts)
-    visits, w = aligned(t.n_rows, zero=True), np.full(n * copy.part_rows, np.nan)
-    after = (parts, t.width, policy.reshape(1, -1), 0, tolerance, d, w, visits, private)
+    visits = aligned(t.n_rows)
+    visits[:] = np.nan
+    after = (parts, t.width, policy, tolerance, d, visits, private)
     return visits, any(together(monkeypatch, visit_slices, copy.arguments, after, n))
 
 
