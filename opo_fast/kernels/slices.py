@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Pass, Slices, Team
-from ._groups import is_policy
+from ._groups import AHEAD, is_policy
 from ._jit import inlined, kernel
-from ._simd import vfma, vgather, vget, vload, vset
+from ._simd import prefetch, vfma, vgather, vget, vload, vset
 from ._sync import meet
 from .forward import STATES, fill_weights, merge
 
@@ -80,6 +80,8 @@ def _gather(slices, slice0, n_next, w, w0, private, to):
         i = slice0 + j // 8
         x = vset(0.0)
         for p in range(slices.starts[i], slices.starts[i + 1], 8):
+            prefetch(slices.weights, p + AHEAD)
+            prefetch(slices.positions, p + AHEAD)
             x = vfma(vload(slices.weights, p), vgather(w, w0, slices.positions, p), x)
         for lane in range(min(8, n_next - j)):
             private[to + np.int64(slices.states[8 * i + lane])] = vget(x, lane)
