@@ -7,6 +7,7 @@ Prints the table of docs/theory.md; exits with 1 where a statement is on the wro
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
@@ -41,7 +42,7 @@ def main(seeds: int = 200, folder: str | None = None) -> int:
                 f"{f[key].share * right:.2f} of {right:,.0f}" for key, right in (("squared", bound.squared), ("hellinger", bound.hellinger))
             ]
             events = [f"{found.columns[key].mean():.3f}" for key in ("inaccurate", "under_explored")]
-            factor = "no pair" if f["factor 6"].share == float("-inf") else f"{6 * f['factor 6'].share:.2f}"
+            factor = "no pair" if math.isnan(f["factor 6"].share) else f"{6 * f['factor 6'].share:.2f}"
             least = min(one.held for one in f.values())
             print(
                 "|", " | ".join([name, setting, *events, *errors, factor, f"{f['trivial'].share:.2f}", f"{least}/{seeds}"]), "|", flush=True

@@ -332,7 +332,16 @@ def test_the_entry_point(tmp_path):
         (["theory", "--delta", "1"], "delta is 1.0"),
         (["theory", "--losses", "0"], "loss_class_size is 0.0"),
         (["theory", "--set", "n_contexts=2"], "--set is 'n_contexts=2', which is an option of an environment"),
-        (["theory", "atlantis"], "there is no environment 'atlantis'"),
+        (
+            ["theory", "atlantis"],
+            "'atlantis' is neither a command of theory nor an environment: parameters, bounds, events, scaling, or a name",
+        ),
+        (["theory", "bouns"], "'bouns' is neither a command of theory nor an environment (did you mean 'bounds'?): "),
+        (["theory", "combination-lok"], "nor an environment (did you mean 'combination-lock'?)"),
+        (["theory", "no-such.tra"], "there is no environment 'no-such.tra'"),
+        (["theory", "bounds", "--p-min", "0"], "p_min is 0.0: a finite number"),
+        (["theory", "bounds", "--beta-loss", "1e-320"], "beta_loss is 1e-320: a finite number of at least 1e-280 is needed"),
+        (["theory", "bounds", "hidden-path", "--set", "horizon=18"], "horizon is 18, n_actions is 2: the trees of 65,536 paths"),
         (["show", "nothing.npz"], "there is no file 'nothing.npz'"),
         (["show", "."], "there is no file 'result.npz'"),
     ],
@@ -388,6 +397,24 @@ def test_every_bound(call):
     assert call("theory", "parameters", "-T", "50").stdout == call("theory", "-T", "50").stdout
 
 
+def test_what_the_bounds_say_where_they_say_nothing(call):
+    # 10 candidates are fewer than 20 states.
+    note = "lower bound 0 says nothing: its instance needs a class of more than |S| = 20 candidates"
+    assert note in " ".join(call("theory", "bounds").stdout.split())
+    output = call("theory", "bounds", "--losses", "1e6", "--p-min", "1").stdout
+    assert "says nothing" not in output
+    numbers = {line.split("  ")[0]: line.split() for line in output.splitlines() if line.strip()}
+    assert float(numbers["lower bound"][2]) == pytest.approx(math.sqrt(1000 * 5 * 20 * 4 * math.log(1e6 / 20) / math.log(4)), rel=1e-5)
+    assert float(numbers["rm-ucdd"][1]) == pytest.approx(math.sqrt(25 * 8000 * 4 * 1000 * math.log(1e7 / 0.05)), rel=1e-5)
+    assert float(numbers["azuma"][1]) == pytest.approx(10 * math.sqrt(2000 * math.log(160)), rel=1e-5)
+    # 8 / delta is too large for a float; log(1 / delta) is 737 instead of 3, which moves the start by a factor of some dozens.
+    starts = [
+        float(re.search(r"from about T = (\S+) on", " ".join(call("theory", "--delta", delta).stdout.split()))[1])
+        for delta in ("0.05", "1e-320")
+    ]
+    assert 2 < starts[1] / starts[0] < 100
+
+
 def test_events_of_the_proof(call):
     words = ["theory", "events", "random-finite", "-T", "30", "--seeds", "3", "--horizon", "3", "--set", "n_contexts=2"]
     output = call(*words, "--eta", "0.3", "--beta-loss", "4", "--beta-dynamics", "4", "--out", "there").stdout
@@ -395,11 +422,14 @@ def test_events_of_the_proof(call):
     assert "3/3" in held["factor 6"]
     assert "0.95" in held["regret"]
     assert "VIOLATED" not in output
+    assert "E[regret]" in held["balanced"]
     with np.load("there/events.npz") as columns:
         assert columns["inaccurate"].shape == (3, 30)
     assert pathlib.Path("there/events.png").read_bytes().startswith(b"\x89PNG")
     # Of the theory's constants no pair is explored.
-    assert "event B, share of the pairs: 1.000 over all" in call(*words, "--no-plot").stdout
+    output = call(*words, "--no-plot").stdout
+    assert "event B, share of the pairs: 1.000 over all" in output
+    assert "inf" not in output
     assert not pathlib.Path("runs/events-random-finite/events.png").exists()
 
 

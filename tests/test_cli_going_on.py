@@ -136,6 +136,8 @@ def test_policy_of_a_context(call):
     missing = call("policy", "r", code=2).stderr
     assert "--context is missing: one of 'context 0', 'context 1'" in missing
     assert "--context is 'nobody': one of" in call("policy", "r", "--context", "nobody", code=2).stderr
+    close = call("policy", "r", "--context", "contxt 1", code=2).stderr
+    assert "--context is 'contxt 1' (did you mean 'context 1'?): one of 'context 0', 'context 1' is needed" in close
     assert call("policy", "r", "--context", "context 2").stdout == call("policy", "r", "--context", "2").stdout
     env = envs.make("random-finite")
     agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, action_mask=env.action_mask)

@@ -6,53 +6,66 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 
+import numba
+import numpy as np
 import pytest
 
-SCRIPT = textwrap.dedent(
-    """
-    import sys, warnings, numpy as np
-    warnings.simplefilter("always")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        from opo_fast.kernels import weights
-        found = np.empty(1)
-        weights.bonus(np.zeros(1), 1.0, found)
-        x = weights.check_policy(np.full((1, 2), 0.5), np.empty((0, 0), bool), 1e-8)
-    print(found[0], x, sum("kernel cache" in str(w.message) for w in caught), bool(weights.bonus.stats.cache_hits))
-    """
-)
+from opo_fast.kernels import _jit, weights
+
+pytestmark = pytest.mark.skipif(not _jit.COMPILED, reason="nothing is compiled, so nothing is cached")
 
 
-def run(folder, script=SCRIPT):
-    """Value, fault, warnings and whether the kernel came from the cache."""
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+@pytest.fixture
+def use(tmp_path, monkeypatch):
+    """Has two kernels made anew, as a process begins, which use the cache in a folder: value, fault, warnings, whether it was a hit."""
 
+    def call():
+        monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+        monkeypatch.setattr(_jit, "_warned", False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            bonus, check_policy = (_jit.brief(kernel.py_func) for kernel in (weights.bonus, weights.check_policy))
+            found = np.empty(1)
+            bonus(np.zeros(1), 1.0, found)
+            fault = check_policy(np.full((1, 2), 0.5), np.empty((0, 0), bool), 1e-8)
+        said = sum("kernel cache" in str(warning.message) for warning in caught)
+        return found[0], fault, said, bool(bonus.stats.cache_hits)
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
-    assert run(folder) == ["0.5", "0", "0", "False"]
-    assert run(folder) == ["0.5", "0", "0", "True"]
-    return folder
+    return call
 
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 @pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[: len(content) // 2], lambda content: b"\x80\x05junk" * 9])
-def test_a_damaged_file_is_a_miss_said_once_and_then_written_anew(filled, ending, damage):
-    files = list(filled.rglob(f"*.{ending}"))
-    assert len(files) >= 2
+def test_a_damaged_file_is_a_miss_said_once_and_then_written_anew(use, tmp_path, ending, damage):
+    assert use() == (0.5, 0, 0, False)
+    assert use() == (0.5, 0, 0, True)
+    files = list(tmp_path.rglob(f"*.{ending}"))
+    assert len(files) == 2
     for file in files:
         file.write_bytes(damage(file.read_bytes()))
-    assert run(filled) == ["0.5", "0", "1", "False"]
-    assert run(filled) == ["0.5", "0", "0", "True"]
+    assert use() == (0.5, 0, 1, False)
+    assert use() == (0.5, 0, 0, True)
 
 
 def test_a_write_that_fails_is_said_once(tmp_path):
     resource = pytest.importorskip("resource")
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, {hard}))\n"
-    assert run(tmp_path, limit + SCRIPT) == ["0.5", "0", "1", "False"]
+    script = textwrap.dedent(
+        f"""
+        import resource, warnings, numpy as np
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, {hard}))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            from opo_fast.kernels import weights
+            found = np.empty(1)
+            weights.bonus(np.zeros(1), 1.0, found)
+            x = weights.check_policy(np.full((1, 2), 0.5), np.empty((0, 0), bool), 1e-8)
+        print(found[0], x, sum("kernel cache" in str(w.message) for w in caught))
+        """
+    )
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0.5", "0", "1"]

@@ -444,6 +444,7 @@ def test_a_file_with_any_byte_changed_is_refused_or_is_the_same_model(saved):
 def rewrite(path, **changes):
     with np.load(path) as file:
         stored = dict(file)
+    del stored["checksums"]  # as of an older version: with them every change is found there
     for name, value in changes.items():
         if value is None:
             stored.pop(name, None)

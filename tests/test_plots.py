@@ -33,6 +33,11 @@ def run(share: float, episodes: int = 20, seed: int = 0) -> of.SimulationResult:
     return of.simulate(cmdp, Steady(layout, share), episodes, seed)
 
 
+def legend(axes):
+    """Below a picture of our own it belongs to the figure, so that it leaves the panels their width."""
+    return axes.get_legend() or axes.figure.legends[0]
+
+
 def test_one_run():
     result = run(0.75)
     axes = result.plot()
@@ -40,8 +45,8 @@ def test_one_run():
     np.testing.assert_array_equal(curve.get_xdata(), np.arange(1, 21))
     np.testing.assert_allclose(curve.get_ydata(), 0.25 * np.arange(1, 21), rtol=1e-14)
     np.testing.assert_allclose(uniform.get_ydata(), 0.5 * np.arange(1, 21), rtol=1e-14)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Steady", "uniform policy"]
-    assert axes.get_legend().get_title().get_text() == "seed 0"
+    assert [text.get_text() for text in legend(axes).get_texts()] == ["Steady", "uniform policy"]
+    assert legend(axes).get_title().get_text() == "seed 0"
     assert axes.get_title() == "two arms"
     assert axes.get_xlabel() == "episode"
     assert "cumulative regret" in axes.get_ylabel()
@@ -62,7 +67,7 @@ def test_several_runs_are_averaged_with_a_band():
     assert axes.get_title() == "t"
     assert steady.get_color() != other.get_color()
     assert steady.get_linestyle() != other.get_linestyle()
-    assert axes.get_legend().get_title().get_text() == "mean of 1 to 5 seeds, band: middle 80 %"
+    assert legend(axes).get_title().get_text() == "mean of 1 to 5 seeds, band: middle 80 %"
 
 
 def test_the_regret_of_an_episode_is_beside_it():
@@ -89,7 +94,7 @@ def test_the_learners_fill_the_picture():
 def test_logarithmic_axes():
     axes = run(0.75).plot(log=True)
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert axes.get_ylim() == pytest.approx((1.05e-4 * 5, 1.05 * 5))
+    assert axes.get_ylim() == pytest.approx((1.05 * 0.7 * 0.25, 1.2 * 5))  # from below the first episode's regret
     assert run(1.0).plot(log=True).get_yscale() == "log"  # nothing positive to draw
 
 
@@ -98,14 +103,14 @@ def test_runs_in_two_groups_are_lines_of_their_own():
     axes = regret_curves({"split": split})
     assert len(axes.get_lines()) == 1 + 5 + 1
     assert not axes.collections
-    assert axes.get_legend().get_title().get_text().endswith("thin: each seed")
+    assert legend(axes).get_title().get_text().endswith("thin: each seed")
     assert axes.get_ylim()[1] == pytest.approx(1.05 * 10)
 
 
 def test_settings_are_in_the_legend():
     result = run(0.75)
     result.settings["options"] = {"bonus_scale": 1e-5, "backend": "numba"}
-    assert result.plot().get_legend().get_texts()[0].get_text() == "Steady (bonus scale 1e-05)"
+    assert legend(result.plot()).get_texts()[0].get_text() == "Steady (bonus scale 1e-05)"
 
 
 def test_a_notebook_shows_the_picture():
@@ -154,3 +159,19 @@ def test_nothing_to_draw():
         regret_curves({})
     with pytest.raises(of.OpoError, match="results\\['a'\\] is empty"):
         regret_curves({"a": []})
+
+
+def test_a_long_legend_leaves_the_panels_their_width():
+    label = "a learner with a long name and many settings that the legend has to tell"
+    axes = regret_curves({f"{label} {i}": [run(0.5 + 0.1 * i)] for i in range(4)})
+    axes.figure.canvas.draw()
+    first, second = (one.get_position() for one in axes.figure.axes)
+    assert first.width + second.width > 0.6
+    assert first.width == pytest.approx(second.width, rel=0.05)
+
+
+def test_a_logarithmic_axis_begins_where_the_curves_do():
+    axes = run(0.75, 200).plot(log=True)
+    low, high = axes.get_ylim()
+    assert 0.1 < low < 0.25
+    assert 50 < high < 75

@@ -62,7 +62,7 @@ DAMAGES = [
     *((column(name, lambda v: v.astype(np.float32)), rf"its column {name} is not a vector of") for name in COLUMNS),
     *((column(name, lambda v: "text"), rf"its column {name} is not a vector of") for name in COLUMNS),
     *(
-        (column(name, put_nan), rf"its column {name} has an entry that is not finite, in episode 4")
+        (column(name, put_nan), rf"its column {name} has nan in episode 4: a finite number is needed")
         for name in COLUMNS
         if name not in (*WHOLE, *ERRORS, *DIAGNOSTICS, "saturation")
     ),

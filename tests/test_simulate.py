@@ -407,7 +407,8 @@ def raise_it():
 
 
 @pytest.mark.parametrize(("action", "kept"), [(raise_it, 17), (press, 18), (press_twice, 17)])
-def test_ctrl_c_keeps_what_was_done(action, kept, tmp_path):
+def test_ctrl_c_keeps_what_was_done(action, kept, tmp_path, monkeypatch):
+    monkeypatch.setattr("opo_fast._support.interrupts.BOUNCE", 0.0)
     cmdp = two_contexts()
     whole = of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 40, seed=3)
     handler = signal.getsignal(signal.SIGINT)

@@ -32,10 +32,26 @@ NASTY = [
 ]
 
 
-def program(*words, folder, columns=80, encoding="utf-8", **environment):
+def process(*words, folder, columns=80, encoding="utf-8"):
     """`opo-fast` in a process of its own."""
-    variables = {**os.environ, "COLUMNS": str(columns), "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", **environment}
+    variables = {**os.environ, "COLUMNS": str(columns), "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     return subprocess.run([*PROGRAM, *words], capture_output=True, cwd=folder, env=variables, check=False)
+
+
+def program(*words, folder, columns=80, encoding="utf-8"):
+    """`opo-fast` in this process, on streams of that encoding."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, errors) for errors in ("strict", "backslashreplace"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", str(columns))
+        patch.setattr(sys, "argv", ["opo-fast", *words])
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        with pytest.raises(SystemExit) as ended:
+            commands.main()
+    out.flush()
+    err.flush()
+    return subprocess.CompletedProcess(words, ended.value.code or 0, out.buffer.getvalue(), err.buffer.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +106,7 @@ def test_a_narrow_terminal_keeps_the_contexts_and_all_numbers(place, columns):
 
 @pytest.mark.parametrize("words", [["--help"], ["envs"], ["agents"], ["describe", "combination-lock"], ["theory"], ["run", "--help"]])
 def test_every_command_in_an_ascii_terminal_of_40_columns(tmp_path, words):
-    done = program(*words, folder=tmp_path, columns=40, encoding="ascii")
+    done = process(*words, folder=tmp_path, columns=40, encoding="ascii")
     assert done.returncode == 0, done.stderr
     done.stdout.decode("ascii")
 

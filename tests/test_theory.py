@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from strategies import layer_sizes, random_mask, random_model, random_transitions, seeded
 
 import opo_fast as of
-from opo_fast.analysis import history_at, optimistic_steps, regret_decomposition
-from opo_fast.analysis.lemmas import LemmaCheck, lemma_checks, oracle_errors, oracle_guarantees
+from opo_fast.analysis import history_at, optimistic_steps, oracle_guarantees, regret_decomposition
+from opo_fast.analysis.lemmas import LemmaCheck, lemma_checks, oracle_errors
 from opo_fast.analysis.theory import PRACTICAL, parameters, regret_bound
 from opo_fast.runs.simulation import Simulation
 

@@ -1,4 +1,4 @@
-"""Bars on standard error for what takes longer than two seconds."""
+"""Bars on standard error, or below a notebook's cell, for what takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,34 @@ class Show(Protocol):
 
 
 def wants_bars(wanted: bool | None) -> bool:
-    """Whether there is something to show: where it is asked for, else on a terminal."""
-    return sys.stderr.isatty() if wanted is None else wanted
+    """Whether there is something to show: where it is asked for, else on a terminal and in a notebook."""
+    return sys.stderr.isatty() or in_notebook() if wanted is None else wanted
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class _Output:
+    """A text below a notebook's cell that is replaced by the next one, by IPython alone; Rich's bars would need ipywidgets."""
+
+    def __init__(self, delay: float) -> None:
+        self._begin, self._last = time.monotonic() + delay, 0.0
+        self._handle: Any = None
+
+    def show(self, text: str, *, last: bool = False) -> None:
+        """Show it, once the delay has passed and unless the one before it is too new."""
+        now = time.monotonic()
+        if now < self._begin or (now - self._last < PAUSE and not last):
+            return
+        self._last = now
+        if self._handle is None:
+            display: Any = sys.modules["IPython.display"]
+            self._handle = display.display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
 
 
 class Bars:
@@ -48,7 +74,8 @@ class Bars:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
-        self._console = Console(stderr=True, highlight=False)
+        self._output = _Output(delay) if in_notebook() else None
+        self._console = Console(stderr=True, highlight=False, force_jupyter=False, color_system="auto" if self._output is None else None)
         wide = self._console.encoding.startswith("utf")
         overflow: Any = "ellipsis" if wide else "crop"
         label = Column(no_wrap=True, overflow=overflow, max_width=max(12, self._console.width - (42 if wide else 56)))
@@ -60,9 +87,10 @@ class Bars:
         ]
         self._bars = Progress(*columns, *([TimeRemainingColumn()] if remaining else []), console=self._console)
         self._tasks: dict[str, Any] = {}
-        self._timer = threading.Timer(delay, self._bars.start)
-        self._timer.daemon = True
-        (self._timer if delay else self._bars).start()
+        if self._output is None:
+            self._timer = threading.Timer(delay, self._bars.start)
+            self._timer.daemon = True
+            (self._timer if delay else self._bars).start()
 
     def _shown(self, text: str) -> str:
         encoding = self._console.encoding
@@ -77,6 +105,13 @@ class Bars:
         if key not in self._tasks:
             self._tasks[key] = self._bars.add_task("", total=total, note="")
         self._bars.update(self._tasks[key], description=self._shown(label), completed=done, note=self._shown(note))
+        self._redraw()
+
+    def _redraw(self, *, last: bool = False) -> None:
+        if self._output is not None:
+            with self._console.capture() as drawn:
+                self._console.print(self._bars.get_renderable())
+            self._output.show(drawn.get().rstrip("\n"), last=last)
 
     def keep(self, keys: Set[str]) -> None:
         """Take away all bars but these."""
@@ -84,7 +119,10 @@ class Bars:
             self._bars.remove_task(self._tasks.pop(key))
 
     def stop(self) -> None:
-        """Leave the last state on the terminal, if it was ever shown."""
+        """Leave the last state on the terminal, or below the cell, if it was ever shown."""
+        if self._output is not None:
+            self._redraw(last=True)
+            return
         self._timer.cancel()
         if self._timer.ident is not None:
             self._timer.join()
@@ -101,7 +139,7 @@ def bar(label: str, total: int, wanted: bool | None = None) -> Iterator[Show]:
         What is being done.
     total : int
     wanted : bool, optional
-        Default: a bar on a terminal, once two seconds have passed.
+        Default: a bar on a terminal and in a notebook, once two seconds have passed.
     """
     if not wants_bars(wanted):
         yield lambda done, note="": None

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import OpoError
-from .checks import instance
+from .checks import as_path, instance
 from .files import reading, writing
+from .seal import checksum, opened, sealed
 
 __all__ = ["decode", "encode", "holds", "members_of", "most_of", "peek", "read_state", "write_state"]
 
@@ -27,6 +29,7 @@ ALWAYS = 1 << 30
 GROWTH = 100
 """Times its own size that a larger one may unpack to; what this package writes is not compressed."""
 _JSON = "meta"
+_SUMS = "checksums"
 _NEEDED = "arrays, numbers, texts, None, and lists, tuples and mappings of them are needed"
 
 
@@ -70,7 +73,7 @@ def _encode_array(array: Array, where: str, arrays: dict[str, Array] | None) -> 
     if arrays is None:
         return [array.dtype.str, list(array.shape), array.tobytes().hex()]
     name = where.partition(".")[2]
-    if name in arrays or name == _JSON or not re.fullmatch(r"[\w .\[\]-]{1,200}", name):
+    if name in arrays or name in (_JSON, _SUMS) or not re.fullmatch(r"[\w .\[\]-]{1,200}", name):
         name = f"array {len(arrays)}"
     arrays[name] = array
     return name
@@ -127,24 +130,29 @@ def holds(value: Any) -> bool:
 def write_state(
     path: str | os.PathLike[str], state: Mapping[str, Any], *, compressed: bool = False, error: Callable[[str], OpoError] = OpoError
 ) -> None:
-    """Write a state to `path` as npz without pickle: its arrays, and a JSON text of all the rest."""
+    """Write a state to `path` as npz without pickle: its arrays, a JSON text of all the rest, and the checksums of both."""
     instance(state, "state", Mapping, needed="a mapping from names to arrays and plain values")
     arrays: dict[str, Array] = {}
     text = json.dumps(encode(state, "state", arrays))
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
     with writing(path, error=error) as file, zipfile.ZipFile(file, "w", method) as archive:
-        for name, array in {_JSON: np.array(text), **arrays}.items():
+        for name, array in {_JSON: np.array(text), _SUMS: np.array(sealed(text, arrays)), **arrays}.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def read_state(path: str | os.PathLike[str], what: str = "a state that was saved") -> dict[str, Any]:
-    """Read what `write_state` wrote; of a file that was damaged nothing is given.
+    """Read what `write_state` wrote; of a file that was damaged or edited nothing is given.
 
-    Only the arrays that the JSON names are unpacked: at most 1 GiB, or 100 times the size of the file, together.
+    A file of a version that wrote no checksums is read with a warning. Only the arrays that the JSON names are unpacked: at most 1 GiB, or
+    100 times the size of the file, together.
     """
     with reading(path, what), members_of(path) as members:
-        state = decode(json.loads(str(members[_JSON])), "state", members)
+        text = str(members[_JSON])
+        known = _checksums(members, text)
+        if known is None:
+            warnings.warn(f"{as_path(path)!r} has no checksums, as of an older version: whether it was edited cannot be told", stacklevel=3)
+        state = decode(json.loads(text), "state", members if known is None else _Compared(members, known))
         if not isinstance(state, dict):
             raise OpoError(f"it holds a {type(state).__name__} instead of names and values")
         return state
@@ -153,7 +161,17 @@ def read_state(path: str | os.PathLike[str], what: str = "a state that was saved
 def peek(path: str | os.PathLike[str], key: str, what: str) -> Any:
     """One plain value of what `write_state` wrote; no array is unpacked."""
     with reading(path, what), members_of(path) as members:
-        return json.loads(str(members[_JSON]))[key]
+        text = str(members[_JSON])
+        _checksums(members, text)
+        return json.loads(text)[key]
+
+
+def _checksums(members: Mapping[str, Array], text: str) -> dict[str, str] | None:
+    """The checksums of the arrays of a file whose JSON is `text`; None where it has none."""
+    if _SUMS not in members:
+        return None
+    sums, total = members[_SUMS].tolist()
+    return opened(text, sums, total)
 
 
 def most_of(path: str | os.PathLike[str]) -> int:
@@ -166,6 +184,28 @@ def members_of(path: str | os.PathLike[str]) -> Iterator[Mapping[str, Array]]:
     """The arrays of an npz, each unpacked when it is asked for, within the bound."""
     with zipfile.ZipFile(path) as archive:
         yield _Members(archive, most_of(path))
+
+
+class _Compared(Mapping[str, Array]):
+    """Arrays that are compared with their checksums when they are asked for."""
+
+    def __init__(self, members: Mapping[str, Array], known: Mapping[str, str]) -> None:
+        self._members, self._known = members, known
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._members[name]
+        if name not in self._known or checksum(array) != self._known[name]:
+            raise OpoError(f"the checksum of {name} is wrong: the file was damaged or edited")
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 class _Members(Mapping[str, Array]):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import math
 import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["count", "duration", "figure", "interval", "plain", "printable", "setting", "share"]
+__all__ = ["count", "duration", "figure", "html_table", "interval", "plain", "printable", "setting", "share"]
 
 
 def figure(value: float, form: str = ".4g") -> str:
@@ -61,3 +63,11 @@ def _escaped(character: str) -> str:
 def plain(text: Any) -> str:
     """`text` as matplotlib shows it letter by letter: a dollar sign begins no formula."""
     return printable(text).replace("$", r"\$")
+
+
+def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *below: str) -> str:
+    """A table as notebooks show it, with a line above and perhaps some below; every text is escaped."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    rest = "".join(f"<p>{html.escape(line)}</p>" for line in below if line)
+    return f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"

@@ -47,9 +47,9 @@ from .._support.checks import as_integer, as_items, as_number, as_real, instance
 from .._support.fields import Fields, agrees, as_fit
 from .._support.state import read_state, write_state
 from ..errors import OpoError
-from ..model.contextual import Trajectory, check_trajectory
+from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout, as_mask, uniform_policy
-from ..model.names import Names
+from ..model.names import Names, unseen
 
 __all__ = ["BaseAgent", "Recommendation", "checked_fit", "oracle_state", "restore_oracle"]
 
@@ -57,6 +57,8 @@ Array = npt.NDArray[Any]
 State = dict[str, Any]
 Self = TypeVar("Self", bound="BaseAgent")
 SOURCE = "what an agent's state() gave"
+SEEN = 1000
+"""Distinct contexts that an agent remembers, to say when it is asked for another one."""
 
 
 class Recommendation(NamedTuple):
@@ -94,6 +96,7 @@ class BaseAgent:
         self.layout = layout
         self.action_mask = as_mask(layout, action_mask)
         self.episode = 0
+        self._seen: dict[Any, Any] | None = {}
 
     def policy(self, context: Any) -> Array:
         """The policy (n_states, A) of the coming episode at `context`. A pure query."""
@@ -126,12 +129,42 @@ class BaseAgent:
         -------
         Recommendation
             The likeliest action (of equals the lowest), its name, and the probabilities of all.
+
+        Raises
+        ------
+        OpoError
+            No such state, or a context that is none of those that the agent's `names` list; see `check_context`.
         """
         names = self.names or Names()
+        self.check_context(context)
         number = self.layout.state(stage, names.find(self.layout, stage, state))
         row = np.array(self.policy(context)[number])
         action = int(row.argmax())
         return Recommendation(action, names.action(action), float(row[action]), row)
+
+    @property
+    def seen(self) -> list[Any] | None:
+        """The contexts that were observed, in order of first appearance; None where they are not texts or whole numbers, or too many."""
+        return None if self._seen is None else list(self._seen.values())
+
+    def check_context(self, context: Any) -> None:
+        """Raise where the agent's `names` list the contexts and `context` is none of them; warn where it was never observed."""
+        if self.names is not None:
+            self.names.check_context(context)
+        if self._seen and context_key(context) not in self._seen:
+            warnings.warn(unseen(context, list(self._seen.values())), stacklevel=3)
+
+    def _note(self, contexts: Iterable[Any]) -> None:
+        """Remember contexts that were observed."""
+        for context in contexts:
+            if self._seen is None:
+                return
+            key = context_key(context)
+            if key in self._seen:
+                continue
+            self._seen[key] = context.item() if isinstance(context, np.generic) else context
+            if len(self._seen) > SEEN or not _discrete(self._seen[key]):
+                self._seen = None
 
     def record(self, context: Any, states: Sequence[int | str], actions: Sequence[int | str], losses: npt.ArrayLike) -> None:
         """Observe one episode, told in the terms of `recommend`.
@@ -161,7 +194,9 @@ class BaseAgent:
 
     def observe(self, trajectory: Trajectory) -> None:
         """Learn from one episode; a bad trajectory changes nothing."""
-        self._learn(check_trajectory(self.layout, self.action_mask, trajectory))
+        trajectory = check_trajectory(self.layout, self.action_mask, trajectory)
+        self._learn(trajectory)
+        self._note([trajectory.context])
         if self.episode == self.planned:
             warnings.warn(
                 f"{getattr(self, 'name', type(self).__name__)} plays more than the {self.planned} episodes that its theory's "
@@ -206,7 +241,8 @@ class BaseAgent:
         Another agent built with the same arguments that restores it goes on with the same bits. Chains and other caches
         are not in it: they are computed again when they are asked for.
         """
-        return {"settings": self.settings(), "episode": self.episode, "planning_calls": self.planning_calls, **self._state()}
+        counts = {"episode": self.episode, "planning_calls": self.planning_calls}
+        return {"settings": self.settings(), **counts, "observed_contexts": self.seen, **self._state()}
 
     def restore(self, state: State) -> None:
         """Take over a `state`; one that does not fit raises and changes nothing."""
@@ -217,6 +253,10 @@ class BaseAgent:
             if place:
                 raise OpoError(f"state belongs to an agent whose {place} is {shown(found)}: {shown(wanted)} is needed, as this agent has")
         episode, planning_calls = fields.integer("episode"), fields.integer("planning_calls")
+        seen = None if state.get("observed_contexts") is None else fields.listed("observed_contexts")
+        if seen is not None:
+            known = len(seen) <= SEEN and all(map(_discrete, seen))
+            fields.check("observed_contexts", known, "holds something else than texts and whole numbers")
         before = self.state()
         try:
             self._restore(state)
@@ -228,6 +268,7 @@ class BaseAgent:
                 raise OpoError(f"state is not {SOURCE} ({error})") from error
             raise
         self.episode, self.planning_calls = episode, planning_calls
+        self._seen = None if seen is None else {context_key(context): context for context in seen}
 
     def _state(self) -> State:
         return {}
@@ -243,6 +284,11 @@ class BaseAgent:
         """Restore what `save` wrote, into an agent built with the same arguments; returns the agent."""
         self.restore(read_state(path))
         return self
+
+
+def _discrete(context: Any) -> bool:
+    """Whether a context is a text, a whole number, or a tuple of such."""
+    return isinstance(context, (str, int)) or (isinstance(context, tuple) and all(map(_discrete, context)))
 
 
 def _difference(place: str, found: Any, wanted: Any) -> tuple[str, Any, Any]:

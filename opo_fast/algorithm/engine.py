@@ -57,6 +57,8 @@ class ModelSource(Protocol):
         """Total variation of the rows in a version that cannot be listed, read-only float64 (self-tuning chains)."""
         ...
 
+    # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `whole`.
+
 
 _ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
 
@@ -103,6 +105,8 @@ class ChainEngine:
         self.packed_size = sum(sizes)
         self.packed = self.packed_size <= PACKED_MOST
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        lengths = np.repeat(np.array([*layout.layer_sizes[1:], 0], np.int64), self.layer_rows)[: self.rows[layout.offsets[-2]]]
+        self.row_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)[:-1]
         self._chains: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
         self.planned = 0
         self._nbytes = 0
@@ -221,6 +225,8 @@ class ChainEngine:
             self._create([(key, context)])
         self._chains.move_to_end(key)
         chain, lane = self._chains[key]
+        if chain.steps == n > 0:
+            return chain, lane
         before = chain.planned
         try:
             chain.advance(history, n)

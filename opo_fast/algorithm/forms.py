@@ -6,6 +6,8 @@ The form depends on the layout alone and every sum has a fixed order, so neither
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from ..model.transitions import DENSE, Transitions
 from .chain import Chain
 from .history import Fits
 from .rules import Bonus
+from .whole import WholeClasses
 
 if TYPE_CHECKING:
     from .engine import ChainEngine
@@ -88,7 +91,7 @@ class SingleChain(Chain):
     def alike(self, models: list[Transitions]) -> list[Transitions]:
         return models if len({t.dtype for t in models}) < 2 else [t.as_float64() for t in models]
 
-    def table(self, models: list[Transitions]) -> Array:
+    def table(self, models: list[Transitions], fits: tuple[Hashable, ...] = ()) -> Array:
         lines = [[t.kind, *_place(t.data), *_place(t.indptr), *_place(t.indices), _place(t.block)[0]] for t in models]
         return np.array(lines, np.int64).reshape(-1, TABLE)
 
@@ -138,6 +141,33 @@ class PackedChain(Chain):
         self.d = aligned(layout.n_states * self.lanes)
         self.w = aligned(max(engine.layer_rows) * self.lanes)
 
+    @cached_property
+    def whole(self) -> WholeClasses | None:
+        """All candidates at the contexts, where they come from classes of candidates that can be asked together."""
+        return WholeClasses.of(self.engine, self.contexts)
+
+    def _model(self, fit: Hashable) -> Array:
+        whole = self.whole
+        if whole is None or not whole.has(fit):
+            return super()._model(fit)
+        model: Array = whole.dynamics[fit]  # type: ignore[call-overload]
+        return model
+
+    def _losses(self, fit: Hashable) -> Array:
+        if self.whole is None:
+            return super()._losses(fit)
+        losses: Array = self.whole.losses[fit]  # type: ignore[call-overload]
+        return losses
+
+    def lower(self, version: Hashable) -> Array:
+        if self.whole is None:
+            return super().lower(version)
+        return self.whole.least(self.engine.source.loss_candidates(version))  # type: ignore[attr-defined]
+
+    def _models_bytes(self) -> int:
+        whole = vars(self).get("whole")
+        return 8 * self.lanes * self.engine.packed_size * len(self.models) if whole is None else whole.nbytes
+
     def _prepare(self, transitions: list[Transitions]) -> Array:
         packed = aligned(self.engine.packed_size * self.lanes, zero=True)
         for lane, t in enumerate(transitions):
@@ -159,7 +189,9 @@ class PackedChain(Chain):
             engine.packed_block, engine.layout.offsets, engine.rows, model, self.policies.lines, k, count, self.d, self.w, counts
         )
 
-    def table(self, models: list[Array]) -> Array:
+    def table(self, models: list[Array], fits: tuple[Hashable, ...] = ()) -> Array:
+        if fits and self.whole is not None and all(map(self.whole.has, fits)):
+            return self.whole.table(fits)
         return np.array([_place(model) for model in models], np.int64).reshape(-1, 2)
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import frozen
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.reference import Evaluation, bonus, expected_next, occupancy
@@ -25,6 +26,8 @@ __all__ = ["START_GAP", "AdaHedge", "Plausible", "SelfTuningRule", "optimistic_v
 
 Array = npt.NDArray[Any]
 
+FAR = 1 << 40
+"""A step that no chain comes to."""
 START_GAP = 1e-3
 """Mixability gap that AdaHedge starts from. Its bound, twice the sum of gaps, holds from any start; 0 would make the policy jump
 between actions whose losses differ by rounding alone."""
@@ -60,37 +63,34 @@ class SelfTuningRule(ChainRule):
 
         Beside plausible sets it is not needed where it is at least H for up to `end` visits: a loss-to-go less H is below 0.
         """
-        end = 1 << step.bit_length()
-        loss, dynamics = _betas(
+        return _bonus(
             self.layer_sizes,
             self.n_actions,
-            self.loss_class_size,
-            self.dynamics_class_size,
-            self.delta,
-            self.episodes or end,
+            (self.loss_class_size, self.dynamics_class_size, self.delta, self.weight),
+            self.episodes,
             self.plausible,
+            1 << step.bit_length(),
         )
-        horizon = len(self.layer_sizes)
-        least = min(1.0, loss / 2 / end) + self.weight * min(1.0, dynamics / 2 / end)
-        needed = not self.plausible or least < horizon * (1 + 1e-6)
-        return Bonus(loss, np.full(horizon, dynamics), end, needed)
 
 
 @functools.lru_cache(maxsize=1024)
-def _betas(
-    layer_sizes: tuple[int, ...],
-    n_actions: int,
-    loss_class_size: float,
-    dynamics_class_size: float,
-    delta: float,
-    episodes: int,
-    plausible: bool,
-) -> tuple[float, float]:
+def _bonus(
+    layer_sizes: tuple[int, ...], n_actions: int, numbers: tuple[float, ...], episodes: int | None, plausible: bool, end: int
+) -> Bonus:
+    """The bonus of the steps before `end` from the power of two before it on."""
     layout = Layout(layer_sizes, n_actions)
-    sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
-    if not plausible:
-        return normalized_betas(layout, episodes, **sizes)
-    return parameters(layout, episodes, **sizes, delta=delta)[1:]
+    *sizes, delta, weight = numbers
+    named = dict(zip(("loss_class_size", "dynamics_class_size"), sizes, strict=True))
+    if plausible:
+        loss, dynamics = parameters(layout, episodes or end, **named, delta=delta)[1:]
+    else:
+        loss, dynamics = normalized_betas(layout, episodes or end, **named)
+    least = min(1.0, loss / 2 / end) + weight * min(1.0, dynamics / 2 / end)
+    needed = not plausible or least < layout.horizon * (1 + 1e-6)
+    # Bonuses that make no difference need not be told apart.
+    if not needed and end < FAR and not (following := _bonus(layer_sizes, n_actions, numbers, episodes, plausible, 2 * end)).needed:
+        end = following.end
+    return Bonus(loss, frozen(np.full(layout.horizon, dynamics)), end, needed)
 
 
 def self_tuning_rule(

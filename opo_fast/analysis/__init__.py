@@ -3,10 +3,19 @@
 from ..runs.decomposition import ModelErrors, RegretTerms, regret_decomposition
 from ..runs.steps import Step, agent_steps, history_at, optimistic_steps
 from .algorithm_checks import EquationCheck, algorithm_checks
-from .bounds import Bounds, adahedge_bound, bounds, informative_from, literature_rates, lower_bound
+from .bounds import (
+    Bounds,
+    OracleErrors,
+    adahedge_bound,
+    bounds,
+    informative_from,
+    literature_rates,
+    lower_bound,
+    oracle_guarantees,
+)
 from .event_study import EventStudy, event_study
 from .events import ContextEvents, Frequency, RunEvents, Statement, context_events, event_frequencies, run_events
-from .lemmas import LemmaCheck, OracleErrors, lemma_checks, oracle_errors, oracle_guarantees
+from .lemmas import LemmaCheck, lemma_checks, oracle_errors
 from .stacked import StackedSteps, stack, stacked_steps
 from .theory import PRACTICAL, Parameters, parameters, regret_bound
 

@@ -8,7 +8,7 @@ says nothing: at practical T all of them do.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._support.checks import as_integer, as_number, instance, shown
 from ..algorithm.parameters import log_size, log_term, parameters
@@ -16,9 +16,100 @@ from ..algorithm.self_tuning import START_GAP
 from ..errors import OpoError
 from ..model.layout import Layout
 
-__all__ = ["Bounds", "adahedge_bound", "bounds", "informative_from", "literature_rates", "lower_bound"]
+__all__ = [
+    "MOST_EPISODES",
+    "SMALLEST",
+    "Bounds",
+    "OracleErrors",
+    "Thresholds",
+    "adahedge_bound",
+    "bounds",
+    "informative_from",
+    "literature_rates",
+    "lower_bound",
+    "oracle_guarantees",
+    "thresholds",
+]
 
 MOST_EPISODES = 10**100
+SMALLEST, SMALLEST_GAMMA = 1e-280, 1e-300
+"""Of eta and the betas, and of gamma: the proof divides by them, and by them over powers of H."""
+
+
+class OracleErrors(NamedTuple):
+    """Errors of the fits: of one context, for each episode, (T,); or the bounds on their expectation over contexts.
+
+    Attributes
+    ----------
+    squared, hellinger
+        sum_{i<t} of E^t_sq(pi^i, c) and of E^t_H(pi^i, c) (Corollaries 4.2 and 4.3 in Levy et al. 2024).
+    """
+
+    squared: Any
+    hellinger: Any
+
+
+def oracle_guarantees(
+    layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05
+) -> OracleErrors:
+    """Bounds on the expected errors of the oracles, each with probability 1 - delta for all episodes (section 2.3).
+
+    They bound the expectation over contexts of `oracle_errors`. Parameters as in `parameters`. `bounds` has the same at delta / 8, as
+    the lemmas need them.
+    """
+    instance(layout, "layout", Layout)
+    t = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+    return _guarantees(layout.horizon, t, loss_class_size, dynamics_class_size, -math.log(delta))
+
+
+def _guarantees(horizon: int, episodes: int, loss_class_size: float, dynamics_class_size: float, log_inverse: float) -> OracleErrors:
+    """The corollaries on the oracles, each with probability 1 - exp(-log_inverse)."""
+    log_losses, log_dynamics = log_size(loss_class_size, 1.0), log_size(1.0, dynamics_class_size)
+    return OracleErrors(
+        squared=68 * horizon * (math.log(2) + 3 * math.log(episodes) + log_losses + log_inverse),
+        hellinger=2 * horizon * (math.log(episodes) + math.log(horizon) + log_dynamics + log_inverse),
+    )
+
+
+class Thresholds(NamedTuple):
+    """The betas of Algorithm 1, and thresholds of the events A and B (section 4.2) that the lemmas allow beside them."""
+
+    beta_loss: float
+    beta_dynamics: float
+    gamma: float
+    gamma_visits: float
+
+
+def thresholds(
+    horizon: int, beta_loss: float, beta_dynamics: float, gamma: float | None = None, gamma_visits: float | None = None
+) -> Thresholds:
+    """Betas and thresholds with 432 H^4 gamma <= gamma_visits <= min{beta_loss, beta_dynamics} / 2, as the paper needs them.
+
+    Parameters
+    ----------
+    horizon : int
+        H.
+    beta_loss, beta_dynamics : float
+        At least 1e-280.
+    gamma, gamma_visits : float, optional
+        The thresholds of A and of B, at least 1e-300 and 5e-281. Default: the largest.
+
+    Raises
+    ------
+    OpoError
+        A number out of range, or thresholds that the lemmas do not allow.
+    """
+    beta_loss, beta_dynamics = as_number(beta_loss, "beta_loss", least=SMALLEST), as_number(beta_dynamics, "beta_dynamics", least=SMALLEST)
+    most = min(beta_loss, beta_dynamics) / 2
+    gamma_visits = as_number(most if gamma_visits is None else gamma_visits, "gamma_visits", least=SMALLEST / 2)
+    if not gamma_visits <= most * (1 + 1e-12):
+        raise OpoError(f"gamma_visits is {gamma_visits!r}: at most half the least beta, {most!r}, is allowed")
+    most = gamma_visits / (432 * horizon**4)
+    gamma = as_number(most if gamma is None else gamma, "gamma", least=SMALLEST_GAMMA)
+    if not gamma <= most * (1 + 1e-12):
+        raise OpoError(f"gamma is {gamma!r}: at most gamma_visits / (432 H^4) = {most!r} is allowed")
+    return Thresholds(beta_loss, beta_dynamics, gamma, gamma_visits)
 
 
 class Bounds(NamedTuple):
@@ -29,13 +120,15 @@ class Bounds(NamedTuple):
     squared, hellinger : float
         Corollaries on the oracles (section 2.3): expected sums of errors over the past of any episode, each with probability
         1 - delta / 8, as the lemmas below use them.
-    inaccurate, under_explored, explored : float
-        The three bonus sums, over the events A, not A and B, not A and not B (cases 1 to 3), in expectation over contexts.
+    bonus_case_1, bonus_case_2, bonus_case_3 : float
+        The three bonus sums, under the events A, not A and B, not A and not B (cases 1 to 3), in expectation over contexts.
     bonus_sum : float
         Their sum: the expected sum of bonuses, with probability 1 - delta / 4.
     bonus_lemma : float
         The same as the lemma (bonus bound) states it, with H + 2 H^2 rounded up to 3 H^2: 6 T H^3 log(4 T H |P| / delta) / gamma
-        and 7 times `under_explored`.
+        and 7 times `bonus_case_2`.
+    fit_errors : float
+        What the errors of the fits add to term (i) and to term (iv): 112 T H^3 L / beta_l + 25 T H^4 log(8 T H |P| / delta) / beta_P.
     term_i, term_iii, term_iv : float
         Lemmas of section 4.1; term_i has twice the bonus sum in it.
     expected : float
@@ -44,8 +137,10 @@ class Bounds(NamedTuple):
         term_i + term_iii + term_iv. The theorem's first line has the bonus sum once, the lemma on term (i) has it twice.
     expected_balanced : float
         The line after it, whose factors were raised to balance the terms.
+    azuma : float
+        By how much the regret differs from its expectation over contexts: 2H sqrt(2T log(8 / delta)), with probability 1 - delta / 4.
     regret : float
-        The regret with probability 1 - delta: `expected_balanced` and the Azuma term 2H sqrt(2T log(8 / delta)).
+        The regret with probability 1 - delta: `expected_balanced` and `azuma`.
     regret_tight : float
         The same from `expected`.
     regret_from_lemmas : float
@@ -56,17 +151,19 @@ class Bounds(NamedTuple):
 
     squared: float
     hellinger: float
-    inaccurate: float
-    under_explored: float
-    explored: float
+    bonus_case_1: float
+    bonus_case_2: float
+    bonus_case_3: float
     bonus_sum: float
     bonus_lemma: float
+    fit_errors: float
     term_i: float
     term_iii: float
     term_iv: float
     expected: float
     expected_from_lemmas: float
     expected_balanced: float
+    azuma: float
     regret: float
     regret_tight: float
     regret_from_lemmas: float
@@ -99,7 +196,7 @@ def bounds(
     delta : float
         Failure probability, in (0, 1).
     eta, beta_loss, beta_dynamics : float, optional
-        Above 0. Default: the theorem's.
+        At least 1e-280 (eta, which moves nothing there, may be 0 with a single action). Default: the theorem's.
     gamma, gamma_visits : float, optional
         The thresholds of the events A and B (section 4.2). Default: min{beta_loss, beta_dynamics} / (864 H^4), and half of the
         least beta. The paper needs 432 H^4 gamma <= gamma_visits <= min{beta_loss, beta_dynamics} / 2.
@@ -119,30 +216,21 @@ def bounds(
     delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
     sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
     theirs = parameters(layout, t, **sizes, delta=delta)
-    rate = theirs.eta if eta is None else as_number(eta, "eta", strict=True)
-    b_l, b_p = (
-        as_number(default if given is None else given, name, strict=True)
-        for given, default, name in zip((beta_loss, beta_dynamics), theirs[1:], ("beta_loss", "beta_dynamics"), strict=True)
-    )
-    least, h = min(b_l, b_p), layout.horizon
-    gamma_visits = as_number(least / 2 if gamma_visits is None else gamma_visits, "gamma_visits", strict=True)
-    gamma = as_number(gamma_visits / (432 * h**4) if gamma is None else gamma, "gamma", strict=True)
-    if not 432 * h**4 * gamma <= gamma_visits * (1 + 1e-12):
-        raise OpoError(f"gamma is {gamma!r}: at most gamma_visits / (432 H^4) = {gamma_visits / (432 * h**4)!r} is allowed")
-    if not gamma_visits <= least / 2 * (1 + 1e-12):
-        raise OpoError(f"gamma_visits is {gamma_visits!r}: at most half the least beta, {least / 2!r}, is allowed")
+    h = layout.horizon
+    # With a single action the theorem's eta is 0, and there is nothing to lose.
+    rate = theirs.eta if eta is None else as_number(eta, "eta", least=SMALLEST if layout.n_actions > 1 else 0.0)
+    betas = theirs.beta_loss if beta_loss is None else beta_loss, theirs.beta_dynamics if beta_dynamics is None else beta_dynamics
+    b_l, b_p, gamma, gamma_visits = thresholds(h, *betas, gamma, gamma_visits)
 
-    log_both = log_term(h, t, delta, log_size(**sizes))
-    log_dynamics = math.log(t) + math.log(h) + log_size(1.0, dynamics_class_size) - math.log(delta)
-    log_losses = 3 * math.log(t) + log_size(loss_class_size, 1.0) - math.log(delta)
+    log_both, log_inverse = log_term(h, t, delta, log_size(**sizes)), -math.log(delta)
+    guarantees, hellinger = (_guarantees(h, t, **sizes, log_inverse=math.log(share) + log_inverse) for share in (8, 4))
     pairs = layout.n_states * layout.n_actions * math.log(t + 1)
     spread = (b_l + 2 * h * b_p) * pairs
-    hellinger = 2 * h * (math.log(4) + log_dynamics)
-    inaccurate = (h + 2 * h**2) / gamma * t * hellinger
+    inaccurate = (h + 2 * h**2) / gamma * t * hellinger.hellinger
     bonus_sum = inaccurate + 7 * spread
-    bonus_lemma = 3 * h**2 / gamma * t * hellinger + 7 * spread
-    errors = 112 * t * h**3 * log_both / b_l + 25 * t * h**4 * (math.log(8) + log_dynamics) / b_p
-    # With a single action the theorem's eta is 0, and there is nothing to lose.
+    bonus_lemma = 3 * h**2 / gamma * t * hellinger.hellinger + 7 * spread
+    # The dynamics' guarantee is 2 H log(8 T H |P| / delta).
+    errors = 112 * t * h**3 * log_both / b_l + 12.5 * t * h**3 * guarantees.hellinger / b_p
     own = h * math.log(layout.n_actions) / rate + rate / 2 * t * h**3 if rate else 0.0
     term_iii = own if term_iii is None else as_number(term_iii, "term_iii")
     term_i, term_iv = h + errors + 2 * bonus_sum, h * (h + 1) + errors
@@ -151,21 +239,23 @@ def bounds(
     from_lemmas = term_i + term_iii + term_iv
     inverse = 6 * t * h**3 * log_both / gamma
     balanced = top / b_l + 7 * b_l * pairs + top / b_p + 14 * h * b_p * pairs + inverse + term_iii + 2 * (h + 1) ** 2
-    azuma = 2 * h * math.sqrt(2 * t * math.log(8 / delta))
+    azuma = 2 * h * math.sqrt(2 * t * (math.log(8) + log_inverse))
     return Bounds(
-        squared=68 * h * (math.log(16) + log_losses),
-        hellinger=2 * h * (math.log(8) + log_dynamics),
-        inaccurate=inaccurate,
-        under_explored=spread,
-        explored=6 * spread,
+        squared=guarantees.squared,
+        hellinger=guarantees.hellinger,
+        bonus_case_1=inaccurate,
+        bonus_case_2=spread,
+        bonus_case_3=6 * spread,
         bonus_sum=bonus_sum,
         bonus_lemma=bonus_lemma,
+        fit_errors=errors,
         term_i=term_i,
         term_iii=term_iii,
         term_iv=term_iv,
         expected=expected,
         expected_from_lemmas=from_lemmas,
         expected_balanced=balanced,
+        azuma=azuma,
         regret=balanced + azuma,
         regret_tight=expected + azuma,
         regret_from_lemmas=from_lemmas + azuma,
@@ -246,7 +336,7 @@ def literature_rates(
     Parameters
     ----------
     p_min : float, optional
-        Minimum reachability, which RM-UCDD assumes; `opo_fast.agents.minimum_reachability` computes it.
+        Minimum reachability, in (0, 1], which RM-UCDD assumes; `opo_fast.agents.minimum_reachability` computes it.
     eluder : float, optional
         Eluder dimension of the dynamics class, which E-UC3RL assumes.
     """
@@ -255,7 +345,7 @@ def literature_rates(
     delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
     h, s, a = layout.horizon, layout.n_states, layout.n_actions
     logs = t * (log_size(loss_class_size, dynamics_class_size) - math.log(delta))
-    reach = math.nan if p_min is None else as_number(p_min, "p_min", most=1.0, strict=True)
+    reach = math.nan if p_min is None else as_number(p_min, "p_min", least=SMALLEST, most=1.0)
     d = math.nan if eluder is None else as_number(eluder, "eluder")
     return {
         "rm-ucdd": math.sqrt(h**2 * s**3 * a * logs) / reach,

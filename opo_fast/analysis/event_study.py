@@ -10,16 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents
-from .._support.checks import as_integer, as_items
+from .._support.checks import MANY, as_integer, as_items, as_number, having
 from .._support.files import writing
 from .._support.interrupts import interrupts
 from .._support.progress import bar
 from ..errors import OpoError
-from ..runs.plots import COLOURS, lighten, new_figure, save_figure
+from ..runs.plots import COLOURS, LINES, lighten, new_figure, save_figure
 from ..runs.simulation import simulate
 from ..runs.statistics import band
-from .bounds import Bounds
+from .bounds import Bounds, thresholds
 from .events import Frequency, event_frequencies, run_events
+from .stacked import constant_betas
 
 __all__ = ["EventStudy", "event_study"]
 
@@ -76,7 +77,7 @@ class EventStudy:
         axes[0, 1].set(title="Expected bonuses so far", ylabel="sum of bonuses")
         for i, (name, right) in enumerate((("squared", self.bounds.squared), ("hellinger", self.bounds.hellinger))):
             self._curve(axes[1, 0], episodes, np.maximum(self.columns[name], 1e-3), f"{name} errors", i)
-            axes[1, 0].axhline(right, color=COLOURS[i], linestyle="--", linewidth=1, label=f"guarantee, {right:,.0f}")
+            axes[1, 0].axhline(right, color=COLOURS[i], linestyle=LINES[i], linewidth=0.8, label=f"their guarantee, {right:,.0f}")
         axes[1, 0].set(title="Errors of the fits", ylabel="expected sum over the past, at least 0.001", yscale="log")
         for one in axes.flat[:3]:
             one.set_xlabel("episode")
@@ -91,19 +92,20 @@ class EventStudy:
 
     def _curve(self, axes: Any, episodes: Array, values: Array, label: str, number: int) -> None:
         mean, low, high = band(values)
-        axes.plot(episodes, mean, color=COLOURS[number], label=label)
+        axes.plot(episodes, mean, color=COLOURS[number], linestyle=LINES[number], label=label)
         axes.fill_between(episodes, low, high, color=COLOURS[number], alpha=0.2, linewidth=0)
 
     def _frequencies(self, axes: Any) -> None:
         """Frequencies with their intervals, and ticks where the paper says at least."""
         for y, found in enumerate(self.frequencies.values()):
             share = found.held / found.runs
-            axes.plot([found.low, found.high], [y, y], color=COLOURS[0] if found.consistent else COLOURS[1], linewidth=2)
-            axes.plot(share, y, "o", color=COLOURS[0] if found.consistent else COLOURS[1], markersize=4)
+            colour, marker = (COLOURS[0], "o") if found.consistent else (COLOURS[1], "X")
+            axes.plot([found.low, found.high], [y, y], color=colour, linewidth=2)
+            axes.plot(share, y, marker, color=colour, markersize=4 if found.consistent else 7)
             axes.plot(found.probability, y, "|", color="black", markersize=9)
         axes.set_yticks(range(len(self.frequencies)), list(self.frequencies), fontsize=7)
         axes.invert_yaxis()
-        axes.set(title="How often it held (tick: the paper's least)", xlabel="share of the runs, 95 % interval")
+        axes.set(title="How often it held (tick: the paper's least; cross: below)", xlabel="share of the runs, 95 % interval")
 
 
 def event_study(
@@ -126,11 +128,11 @@ def event_study(
     episodes : int
         T.
     seeds : int or sequence of int
-        The seeds, or how many from 0 on.
+        Different seeds, or how many from 0 on.
     delta, gamma, gamma_visits : float
-        As in `bounds`.
+        As in `bounds`; delta is the agent's, too.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once two seconds have passed.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
     **options
         Of the agent (`opo_fast.agents.make`). Default: the theory's constants.
 
@@ -139,10 +141,13 @@ def event_study(
     EventStudy
         After Ctrl-C, of the seeds that were finished.
     """
-    chosen = (
-        range(as_integer(seeds, "seeds", least=1)) if hasattr(seeds, "__index__") else as_items(seeds, "seeds", "whole numbers", some=True)
-    )
-    options = options or {"tuning": "theory"}
+    chosen, episodes = _seeds(seeds), as_integer(episodes, "episodes", least=1)
+    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+    options = {**(options or {"tuning": "theory"}), "delta": delta}
+    having(env, "env", ("layout", "loss_class", "dynamics_class"), "an Environment")
+    agent = _agent(env, episodes, options)
+    # Before the first run, which may take long.
+    own = thresholds(env.layout.horizon, *constant_betas(agent, episodes), gamma, gamma_visits)
     runs, done = [], []
     with bar("events", len(chosen), progress) as show, interrupts() as interrupted:
         for seed in chosen:
@@ -150,7 +155,7 @@ def event_study(
             run = simulate(env, agent, episodes, seed, progress=False)
             if interrupted():
                 break
-            runs.append(run_events(env, agent, run, delta=delta, gamma=gamma, gamma_visits=gamma_visits, progress=False))
+            runs.append(run_events(env, agent, run, delta=delta, gamma=own.gamma, gamma_visits=own.gamma_visits, progress=False))
             done.append(seed)
             show(len(done))
     if not runs:
@@ -163,9 +168,21 @@ def event_study(
         frequencies,
         {name: np.array([one[name] for one in columns]) for name in columns[0]},
         runs[0].bounds,
-        runs[0].gamma,
-        runs[0].gamma_visits,
+        own.gamma,
+        own.gamma_visits,
     )
+
+
+def _seeds(seeds: Any) -> list[int]:
+    """The seeds that were asked for."""
+    if hasattr(seeds, "__index__"):
+        return list(range(as_integer(seeds, "seeds", least=1, most=MANY)))
+    listed = as_items(seeds, "seeds", "whole numbers", some=True)
+    found = [as_integer(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(listed)]
+    for i, seed in enumerate(found):
+        if seed in found[:i]:
+            raise OpoError(f"seeds[{i}] is {seed}, which is seeds[{found.index(seed)}] too: a run counts once, so give each seed once")
+    return found
 
 
 def _agent(env: Any, episodes: int, options: dict[str, Any]) -> agents.OPO:

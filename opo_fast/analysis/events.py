@@ -9,23 +9,24 @@ Section 4.2 and appendix A.2 of the paper look at a fixed context c, in episodes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_items, as_number, having, instance
+from .._support.checks import as_items, as_number, having, instance, shown
 from .._support.progress import bar
 from ..agents.opo import OPO
+from ..algorithm.self_tuning import SelfTuningRule
 from ..errors import OpoError
-from ..model.contextual import ContextualMDP
+from ..model.contextual import ContextualMDP, context_key
 from ..model.layered import LayeredMDP
-from ..runs.decomposition import Truth, listed
+from ..runs.decomposition import Truth, check_same_run, contexts_of, listed
 from ..runs.result import SimulationResult
 from ..runs.steps import allowed_pairs
-from .bounds import Bounds, bounds
+from .bounds import Bounds, bounds, thresholds
 from .stacked import StackedSteps, constant_betas, occupancies, past_sums, stacked_steps
 
 __all__ = ["ContextEvents", "Frequency", "RunEvents", "Statement", "context_events", "event_frequencies", "run_events"]
@@ -154,8 +155,8 @@ class Statement(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it held in this run, up to rounding; where there is nothing to compare it did."""
-        return not self.left > self.right + ROUNDING * (1 + abs(self.right))
+        """Whether it held in this run, up to rounding: where there is nothing to compare it did, and not where a side is NaN."""
+        return self.left <= self.right + ROUNDING * (1 + abs(self.right))
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +173,11 @@ class RunEvents:
     delta, gamma, gamma_visits : float
     played : float
         The regret of the run at the contexts that were played.
+    horizon : int
     pairs : int
         Allowed pairs of a state and an action.
+    implausible : float
+        The probability with which the truth may leave the plausible sets of self-tuning OPO, at most its delta; 0 where it has none.
     """
 
     contexts: tuple[Any, ...]
@@ -184,7 +188,9 @@ class RunEvents:
     gamma: float
     gamma_visits: float
     played: float
+    horizon: int
     pairs: int
+    implausible: float = 0.0
 
     def expected(self, name: str) -> Array:
         """A column of `ContextEvents` in expectation over the contexts, with the episode as first axis."""
@@ -208,14 +214,13 @@ class RunEvents:
 
     def statements(self) -> dict[str, Statement]:
         """Every statement of the paper with what the run has on its left side, in the order of the proof."""
-        delta, bound, steps = self.delta, self.bounds, len(self.each[0].regret)
+        delta, bound, h = self.delta, self.bounds, self.horizon
         cases, hellinger = self.expected("bonuses").sum(axis=0), self.expected("hellinger")
         terms = {name: float(self.expected(name).sum()) for name in ("term_i", "term_iii", "term_iv", "regret")}
-        horizon = bound.trivial / steps
-        markov = max(float(np.max(events.inaccurate - events.hellinger / self.gamma)) for events in self.each)
-        errors = bound.term_iv - horizon * (horizon + 1)
-        by_errors, with_bonuses = (horizon + 2 * horizon**2) / self.gamma * hellinger.sum(), horizon + errors + 2 * float(cases.sum())
-        quarter, azuma = 1 - delta / 4, bound.regret_tight - bound.expected
+        markov = float(np.max([events.inaccurate - events.hellinger / self.gamma for events in self.each]))
+        by_errors, with_bonuses = (h + 2 * h**2) / self.gamma * float(hellinger.sum()), h + bound.fit_errors + 2 * float(cases.sum())
+        quarter, whole = 1 - delta / 4, 1 - delta - self.implausible
+        optimistic, expected = quarter - self.implausible, 1 - 3 * delta / 4 - self.implausible
         say = Statement
         return {
             "squared": say("corollary, errors of the loss fits", float(self.expected("squared").max()), bound.squared, 1 - delta / 8),
@@ -225,22 +230,22 @@ class RunEvents:
             "markov": say("observation: indicator of A", markov, 0.0, 1.0),
             "capped": say("claim: bonuses under B, per pair", self.worst("capped"), 0.0, 1.0),
             "factor 6": say("lemma: visits under not A and not B, per pair", self.worst("factor"), 6.0, 1.0),
-            "case 1": say("lemma (case 1), by the errors of the fits", cases[0], by_errors, 1.0),
-            "case 1, guaranteed": say("lemma (case 1), by the oracle's guarantee", cases[0], bound.inaccurate, quarter),
-            "case 2": say("lemma (case 2)", cases[1], bound.under_explored, 1.0),
-            "case 3": say("lemma (case 3)", cases[2], bound.explored, 1.0),
+            "case 1": say("lemma (case 1), by the errors of the fits", float(cases[0]), by_errors, 1.0),
+            "case 1, guaranteed": say("lemma (case 1), by the oracle's guarantee", float(cases[0]), bound.bonus_case_1, quarter),
+            "case 2": say("lemma (case 2)", float(cases[1]), bound.bonus_case_2, 1.0),
+            "case 3": say("lemma (case 3)", float(cases[2]), bound.bonus_case_3, 1.0),
             "bonus": say("lemma (bonus bound)", float(cases.sum()), bound.bonus_lemma, quarter),
             "term i": say("lemma (term i), with the bonuses of the run", terms["term_i"], with_bonuses, quarter),
             "term i, bonus": say("lemmas (term i) and (bonus bound)", terms["term_i"], bound.term_i, 1 - delta / 2),
             "term iii": say("lemma (term iii)", terms["term_iii"], bound.term_iii, 1.0),
-            "term iv": say("lemma (term iv)", terms["term_iv"], bound.term_iv, quarter),
-            "expected": say("theorem, first line: E[regret]", terms["regret"], bound.expected, 1 - 3 * delta / 4),
-            "lemmas": say("sum of the lemmas: E[regret]", terms["regret"], bound.expected_from_lemmas, 1 - 3 * delta / 4),
-            "balanced": say("theorem, balanced line: E[regret]", terms["regret"], bound.expected_balanced, 1 - 3 * delta / 4),
-            "azuma": say("corollary: regret against E[regret]", abs(self.played - terms["regret"]), azuma, quarter),
-            "regret, first line": say("theorem, first line: regret", self.played, bound.regret_tight, 1 - delta),
-            "regret, lemmas": say("sum of the lemmas: regret", self.played, bound.regret_from_lemmas, 1 - delta),
-            "regret": say("theorem: regret", self.played, bound.regret, 1 - delta),
+            "term iv": say("lemma (term iv)", terms["term_iv"], bound.term_iv, optimistic),
+            "expected": say("theorem, first line: E[regret]", terms["regret"], bound.expected, expected),
+            "lemmas": say("sum of the lemmas: E[regret]", terms["regret"], bound.expected_from_lemmas, expected),
+            "balanced": say("theorem, balanced line: E[regret]", terms["regret"], bound.expected_balanced, expected),
+            "azuma": say("corollary: regret against E[regret]", abs(self.played - terms["regret"]), bound.azuma, quarter),
+            "regret, first line": say("theorem, first line: regret", self.played, bound.regret_tight, whole),
+            "regret, lemmas": say("sum of the lemmas: regret", self.played, bound.regret_from_lemmas, whole),
+            "regret": say("theorem: regret", self.played, bound.regret, whole),
             "trivial": say("H T", self.played, bound.trivial, 1.0),
         }
 
@@ -262,13 +267,15 @@ def run_events(
     cmdp : ContextualMDP
         With its contexts and their probabilities listed.
     agent : OPO
-        As the run left it. Self-tuning OPO must have been given the number of episodes, so that its betas are constant; term (iii) is
-        then bounded by twice its mixability gaps.
+        As the run left it. Self-tuning OPO must have been given the number of episodes, so that its betas are constant:
+        ``opo_fast.OPO(layout, loss_class, dynamics_class, episodes=T)``. Term (iii) is then bounded by twice its mixability gaps, and
+        what needs its plausible sets holds with a probability that is lower by their delta.
     run : SimulationResult
+        The whole run of this agent in `cmdp`.
     delta, gamma, gamma_visits : float
         As in `bounds`.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once two seconds have passed.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------
@@ -277,7 +284,7 @@ def run_events(
     Raises
     ------
     OpoError
-        Contexts that are not listed, another agent, or thresholds that the lemmas do not allow.
+        Contexts that are not listed, an agent or an environment that is not the run's, or thresholds that the lemmas do not allow.
     """
     having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
     instance(agent, "agent", OPO)
@@ -287,23 +294,44 @@ def run_events(
             f"run has the episodes from {run.first + 1} to {run.first + run.episodes}: all {agent.episode} of the agent are needed"
         )
     pairs, t = listed(cmdp), run.episodes
-    beta_loss, beta_dynamics = constant_betas(agent, t)
-    least = min(beta_loss, beta_dynamics)
-    gamma_visits = least / 2 if gamma_visits is None else gamma_visits
-    gamma = gamma_visits / (432 * cmdp.layout.horizon**4) if gamma is None else gamma
-    given: dict[str, Any] = {"eta": agent.eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics}
+    own = thresholds(cmdp.layout.horizon, *constant_betas(agent, t), gamma, gamma_visits)
+    given: dict[str, Any] = {"eta": agent.eta, **own._asdict()}
     if agent.rule.hedged:
         given["term_iii"] = sum(p * agent.diagnostics(context, full=False).hedge_bound for context, p in pairs)
-    stated = bounds(cmdp.layout, t, **agent.class_sizes, delta=delta, **given, gamma=gamma, gamma_visits=gamma_visits)
+    stated = bounds(cmdp.layout, t, **agent.class_sizes, delta=delta, **given)
+    contexts, places = [context for context, _ in pairs], _places(run, [context for context, _ in pairs])
     each = []
     with bar("events of the proof", len(pairs), progress) as show:
-        contexts = [context for context, _ in pairs]
         for context, steps in zip(contexts, stacked_steps(agent, contexts, t), strict=True):
-            parameters = {"beta_loss": beta_loss, "beta_dynamics": beta_dynamics, "gamma": gamma, "gamma_visits": gamma_visits}
-            each.append(context_events(cmdp.mdp(context), steps, **parameters))
+            each.append(context_events(cmdp.mdp(context), steps, **own._asdict()))
             show(len(each))
-    weights, allowed = np.array([p for _, p in pairs]), int(allowed_pairs(cmdp.mdp(contexts[0])).sum())
-    return RunEvents(tuple(contexts), weights, tuple(each), stated, delta, gamma, gamma_visits, float(run.regret.sum()), allowed)
+    check_same_run(run, np.array([each[place].regret[k] for k, place in enumerate(places)]))
+    return RunEvents(
+        tuple(contexts),
+        np.array([p for _, p in pairs]),
+        tuple(each),
+        stated,
+        delta,
+        own.gamma,
+        own.gamma_visits,
+        float(run.regret.sum()),
+        cmdp.layout.horizon,
+        int(allowed_pairs(cmdp.mdp(contexts[0])).sum()),
+        agent.rule.delta if isinstance(agent.rule, SelfTuningRule) and agent.rule.plausible else 0.0,
+    )
+
+
+def _places(run: SimulationResult, contexts: Sequence[Any]) -> list[int]:
+    """The position among `contexts` of that of each episode."""
+    place = {context_key(context): i for i, context in enumerate(contexts)}
+    played = contexts_of(run)
+    for t, context in enumerate(played):
+        if context_key(context) not in place:
+            raise OpoError(
+                f"run: the context of episode {t + 1}, {shown(context)}, is none of cmdp's with a probability above 0: the environment of "
+                "the run is needed"
+            )
+    return [place[context_key(context)] for context in played]
 
 
 class Frequency(NamedTuple):
@@ -318,9 +346,10 @@ class Frequency(NamedTuple):
     low, high : float
         95 % Clopper-Pearson interval of the frequency.
     tightest : float
-        The largest left side less its right side.
+        The largest left side less its right side; NaN where one of them is.
     share : float
-        The largest left side divided by its right side; NaN where a right side is 0.
+        The largest left side divided by its right side, of the runs with something to compare and a right side other than 0; NaN where
+        there is none.
     """
 
     source: str
@@ -349,12 +378,19 @@ def event_frequencies(runs: Iterable[dict[str, Statement]]) -> dict[str, Frequen
     from scipy import stats
 
     found = as_items(runs, "runs", "dicts of statements", some=True)
+    for i, one in enumerate(found):
+        instance(one, f"runs[{i}]", dict, needed="what RunEvents.statements gives")
+        if one.keys() != found[0].keys():
+            raise OpoError(f"runs[{i}] has the statements {', '.join(one)}: those of runs[0], {', '.join(found[0])}, are needed")
+        for name, statement in one.items():
+            instance(statement, f"runs[{i}][{name!r}]", Statement, needed="what RunEvents.statements gives")
     result = {}
     for name, first in found[0].items():
         mine = [one[name] for one in found]
         held = sum(statement.holds for statement in mine)
         low, high = stats.binomtest(held, len(mine)).proportion_ci(0.95, method="exact")
-        gaps = [s.left - s.right for s in mine]
-        shares = [s.left / s.right if s.right else math.nan for s in mine]
-        result[name] = Frequency(first.source, held, len(mine), first.probability, float(low), float(high), max(gaps), max(shares))
+        gap = float(np.max([s.left - s.right for s in mine]))
+        shares = [s.left / s.right for s in mine if s.right and math.isfinite(s.left)]
+        largest = max(shares, default=math.nan)
+        result[name] = Frequency(first.source, held, len(mine), first.probability, float(low), float(high), gap, largest)
     return result

@@ -5,54 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_integer, as_number, instance
-from ..algorithm.parameters import log_size
+from .._support.checks import as_number, instance
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
-from ..model.layout import Layout
 from ..model.operations import evaluate, occupancy
 from ..runs.decomposition import Truth
 from ..runs.steps import Step, allowed_pairs
+from .bounds import SMALLEST, OracleErrors
 
-__all__ = ["LemmaCheck", "OracleErrors", "lemma_checks", "oracle_errors", "oracle_guarantees"]
+__all__ = ["LemmaCheck", "lemma_checks", "oracle_errors"]
 
 Array = npt.NDArray[Any]
-SMALLEST = 1e-280
-"""Of the parameters: the proof divides by them, and by them over powers of H."""
-
-
-class OracleErrors(NamedTuple):
-    """Errors of the fits: of one context, for each episode, (T,); or the bounds on their expectation over contexts.
-
-    Attributes
-    ----------
-    squared, hellinger
-        sum_{i<t} of E^t_sq(pi^i, c) and of E^t_H(pi^i, c) (Corollaries 4.2 and 4.3 in Levy et al. 2024).
-    """
-
-    squared: Any
-    hellinger: Any
-
-
-def oracle_guarantees(
-    layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05
-) -> OracleErrors:
-    """Bounds on the expected errors of the oracles, each with probability 1 - delta for all episodes (section 2.3).
-
-    They bound the expectation over contexts of `oracle_errors`. Parameters as in `parameters`.
-    """
-    instance(layout, "layout", Layout)
-    t, delta = as_integer(episodes, "episodes", least=1, most=10**100), as_number(delta, "delta", least=0.0, most=1.0, strict=True)
-    h, log_losses, log_dynamics = layout.horizon, log_size(loss_class_size, 1.0), log_size(1.0, dynamics_class_size)
-    return OracleErrors(
-        squared=68 * h * (math.log(2) + 3 * math.log(t) + log_losses - math.log(delta)),
-        hellinger=2 * h * (math.log(t) + math.log(h) + log_dynamics - math.log(delta)),
-    )
 
 
 def oracle_errors(truth: LayeredMDP, steps: Iterable[Step]) -> OracleErrors:

@@ -58,7 +58,10 @@ def stack(steps: Iterable[Step]) -> StackedSteps:
     """Steps of one context, one after the other, as arrays."""
     found = as_items(steps, "steps", "steps", some=True)
     for t, step in enumerate(found):
-        instance(step, f"steps[{t}]", Step)
+        instance(step, f"steps[{t}]", Step, needed="a Step of agent_steps or optimistic_steps")
+        mine, first = step.model, found[0].model
+        if mine is not first and (mine.layout != first.layout or not np.array_equal(allowed_pairs(mine), allowed_pairs(first))):
+            raise OpoError(f"steps[{t}] has another layout or action mask than steps[0]: the steps of one context are needed")
     models, which = _distinct([step.model for step in found])
     columns = (np.array([getattr(step, name) for step in found]) for name in ("policy", "visits", "bonus_loss", "bonus_dynamics", "q", "v"))
     return StackedSteps(models, which, *columns)
@@ -165,5 +168,8 @@ def constant_betas(agent: OPO, episodes: int) -> tuple[float, float]:
     """beta_loss and beta_dynamics of an agent where they do not change from step to step."""
     first, last = agent.rule.bonus(0), agent.rule.bonus(episodes - 1)
     if (first.beta_loss, float(first.beta_dynamics[0])) != (last.beta_loss, float(last.beta_dynamics[0])):
-        raise OpoError("agent has betas that grow with the episodes: give it the number of episodes (episodes=T)")
+        raise OpoError(
+            "agent has betas that grow with the episodes, as it was not given their number: build it as opo_fast.OPO(layout, loss_class, "
+            "dynamics_class, episodes=T), since agents.make leaves the number of episodes out for self-tuning OPO"
+        )
     return first.beta_loss, float(first.beta_dynamics[0])

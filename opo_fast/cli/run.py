@@ -15,6 +15,7 @@ from rich.table import Table
 from .. import __version__, agents
 from .._support.checks import as_integer
 from .._support.files import as_folder
+from .._support.interrupts import interrupts, shielded
 from .._support.text import count, figure, printable, share
 from .._support.threads import get_threads, set_threads
 from ..errors import OpoError
@@ -119,13 +120,26 @@ def _play(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pa
         + "".join(f", {key.replace('_', ' ')} {used[key]:g}" for key in ("bonus_scale", "eta_scale") if key in used)
     )
     simulation.about = {"setup": setup.to_dict()}
+    with interrupts():
+        try:
+            _finish(setup, simulation, used, folder, plot)
+        except KeyboardInterrupt:
+            if os.path.exists(folder / RUN):
+                typer.echo(f"stopped; {printable(folder / RUN)} has what was saved: opo-fast run --resume goes on from there", err=True)
+            raise typer.Exit(130) from None
+
+
+def _finish(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pathlib.Path, plot: bool) -> None:
+    """Play, and show and write what came out."""
+    out, cmdp = console(), simulation.cmdp
     result = play_out(simulation, save=folder / RUN)
     if not result.episodes:
         typer.echo("interrupted before the first episode was finished: nothing to save", err=True)
         raise typer.Exit(130)
     told = {"agent": setup.agent, "environment": setup.environment, "horizon": setup.horizon, "set": setup.settings}
     result.settings.update(told, version=__version__, options=used)
-    result.save(folder / "result.npz")
+    with shielded():
+        result.save(folder / "result.npz")
     show_result(out, result)
     _show_rewards(out, cmdp, result)
     written = ["result.npz", RUN, *(["regret.png"] if plot and _drawn(result, folder / "regret.png") else [])]
@@ -177,7 +191,7 @@ def show_result(out: Console, result: SimulationResult) -> None:
     tail = max(1, round(0.1 * result.episodes))
     title = f"Values: means over the last {tail:,} of {result.episodes:,} episodes (sum of losses; lower is better)"
     table = values_table(title, ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"])
-    quarters = result.continuous and len(result.contexts) > SHOWN
+    quarters = result.continuous and result.distinct > SHOWN
     *lines, total = result.summary_by_quarter() if quarters else result.summary()
     for line in lines[:SHOWN]:
         table.add_row(*_cells(line))

@@ -15,6 +15,7 @@ from .._support.checks import as_integer, shown
 from .._support.fields import Fields
 from .._support.files import reading
 from ..errors import OpoError
+from ..model.names import some_of, suggestion
 from ..runs.simulation import Simulation, read_run
 from .options import environment, of_the_user
 
@@ -111,8 +112,9 @@ def context_of(run: Simulation, text: str | None) -> Any:
             return found[0][0]
     if listed is None and text is not None:
         return _literal(text)
-    labels = ", ".join(repr(label) for _, label in known[:8]) + (", ..." if len(known) > 8 else "")
-    raise OpoError(f"--context is {'missing' if text is None else repr(text)}: one of {labels or 'the contexts'} is needed")
+    labels = [label for _, label in known]
+    told = "missing" if text is None else f"{text!r}{suggestion(text, labels)}"
+    raise OpoError(f"--context is {told}: one of {some_of(labels) if labels else 'the contexts'} is needed")
 
 
 def _label(env: Any, context: Any) -> str:

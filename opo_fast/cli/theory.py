@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import os
 import pathlib
 from typing import Annotated, Any, Literal
 
@@ -10,6 +12,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
+from .. import envs
 from .._support.checks import MANY, as_integer, having
 from .._support.files import as_folder
 from .._support.text import figure
@@ -19,7 +22,7 @@ from ..analysis.theory import parameters, regret_bound
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..runs.plots import missing_matplotlib
-from .options import Env, Horizon, Settings, console, environment, safe, short, show_table
+from .options import Env, Horizon, Settings, cell, console, environment, safe, short, show_table
 from .theory_scaling import show_scaling
 
 __all__ = ["app"]
@@ -30,8 +33,21 @@ class _Theory(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            if args and not args[0].startswith("-"):
+                self._check_environment(args[0])
             args = ["parameters", *args]
         return super().parse_args(ctx, args)
+
+    def _check_environment(self, word: str) -> None:
+        """Refuse a word that is neither a command nor an environment; what may be a file or a function is left to others."""
+        if word in envs.names() or any(sign in word for sign in "./:") or os.path.exists(word):
+            return
+        close = difflib.get_close_matches(word, [*self.commands, *envs.names()], 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise OpoError(
+            f"{word!r} is neither a command of theory nor an environment{hint}: {', '.join(self.commands)}, or a name that "
+            "`opo-fast envs` lists, is needed"
+        )
 
 
 app = typer.Typer(
@@ -86,25 +102,30 @@ def show_parameters(
         out.print("A bonus stays at its cap throughout, so Q is 0 everywhere and the policy stays uniform: see --bonus-scale.")
     if bound >= trivial:
         start = informative_from(layout, **sizes, statement="regret")
-        out.print(f"The bound is vacuous: it exceeds H T. It falls below H T from about T = {start:.1e} on.")
+        where = "It never falls below H T" if start >= NEVER else f"It falls below H T from about T = {start:.1e} on"
+        out.print(f"The bound is vacuous: it exceeds H T. {where}.")
     else:
         out.print(f"The bound is {bound / trivial:.3g} times H T.")
 
 
+NEVER = 0.99 * MOST_EPISODES
+"""From here on `informative_from` has found no number of episodes."""
 STATEMENTS = {
     "squared": "errors of the loss fits (corollary), 1 - delta/8",
     "hellinger": "errors of the dynamics fits (corollary), 1 - delta/8",
-    "inaccurate": "bonuses under event A (case 1), 1 - delta/4",
-    "under_explored": "bonuses under not A and B (case 2), always",
-    "explored": "bonuses under not A and not B (case 3), always",
+    "bonus_case_1": "bonuses under event A (case 1), 1 - delta/4",
+    "bonus_case_2": "bonuses under not A and B (case 2), always",
+    "bonus_case_3": "bonuses under not A and not B (case 3), always",
     "bonus_sum": "the three together, 1 - delta/4",
     "bonus_lemma": "lemma (bonus bound), 1 - delta/4",
+    "fit_errors": "what the errors of the fits add to terms (i) and (iv), 1 - delta/4",
     "term_i": "lemma (term i), 1 - delta/4",
     "term_iii": "lemma (term iii), always",
     "term_iv": "lemma (term iv), 1 - delta/4",
     "expected": "expected regret: theorem, first line, 1 - 3 delta/4",
     "expected_from_lemmas": "expected regret: sum of the lemmas, 1 - 3 delta/4",
     "expected_balanced": "expected regret: theorem, balanced line, 1 - 3 delta/4",
+    "azuma": "regret against expected regret (corollary), 1 - delta/4",
     "regret": "regret: theorem, balanced line, 1 - delta",
     "regret_tight": "regret: theorem, first line, 1 - delta",
     "regret_from_lemmas": "regret: sum of the lemmas, 1 - delta",
@@ -152,6 +173,8 @@ def show_bounds(
         "term_iii": term_iii,
     }
     found = bounds(layout, episodes, **sizes, delta=delta, **by_hand)
+    rates = literature_rates(layout, episodes, **sizes, delta=delta, p_min=p_min, eluder=eluder)
+    rates["lower bound"] = lower_bound(layout, episodes, **sizes)
     out.print(_shape(layout, episodes, {**sizes, "delta": delta}))
     table = Table("", "bound", "of H T", "below H T from", "", box=None, pad_edge=False)
     for name in Bounds._fields:
@@ -159,16 +182,17 @@ def show_bounds(
         start = ""
         if name != "trivial" and all(given is None for given in by_hand.values()):
             first = informative_from(layout, **sizes, delta=delta, statement=name)
-            start = "never" if first >= 0.99 * MOST_EPISODES else f"T = {first:.2g}"
+            start = "never" if first >= NEVER else f"T = {first:.2g}"
         table.add_row(name, f"{value:.6g}", f"{value / found.trivial:.3g}", start, STATEMENTS[name])
     show_table(out, table)
-    rates = literature_rates(layout, episodes, **sizes, delta=delta, p_min=p_min, eluder=eluder)
-    rates["lower bound"] = lower_bound(layout, episodes, **sizes)
     out.print("Rates of the paper's Table 1 and of the lower bound, without constants and logarithms of T:")
     lines = Table("", "", "", box=None, show_header=False, pad_edge=False)
     needs = {"rm-ucdd": "needs --p-min", "e-uc3rl": "needs --eluder"}
     for name, value in rates.items():
-        lines.add_row(name, figure(value, ".6g"), needs.get(name, "") if math.isnan(value) else "")
+        note = needs.get(name, "") if math.isnan(value) else ""
+        if name == "lower bound" and value == 0:
+            note = f"says nothing: its instance needs a class of more than |S| = {layout.n_states:,} candidates"
+        lines.add_row(name, figure(value, ".6g"), note)
     show_table(out, lines)
 
 
@@ -212,7 +236,9 @@ def show_events(
     for name, one in found.frequencies.items():
         verdict = "" if one.consistent else "  VIOLATED"
         interval = f"[{one.low:.3f}, {one.high:.3f}]"
-        table.add_row(name, f"{one.held}/{one.runs}", f"{one.probability:.4g}", interval, figure(one.share, ".2g"), one.source + verdict)
+        table.add_row(
+            name, f"{one.held}/{one.runs}", f"{one.probability:.4g}", interval, figure(one.share, ".2g"), cell(one.source + verdict)
+        )
     show_table(stream, table)
     for name, label in (("inaccurate", "event A"), ("under_explored", "event B, share of the pairs")):
         column = found.columns[name]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 import csv
 import io
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from .. import agents as registry
 from .. import envs
-from .._support.checks import as_integer
+from .._support.checks import as_integer, having
 from .._support.files import as_folder, writing
-from .._support.text import interval
+from .._support.text import count, interval
 from .._support.threads import processors
 from ..analysis.bounds import bounds
 from ..errors import OpoError
@@ -44,8 +46,11 @@ AXES: dict[Axis, list[float]] = {
 OPO = [
     Entry("opo", "opo (self-tuning)"),
     Entry("opo", "opo (by hand)", {"bonus_scale": 2e-6, "eta_scale": 50.0}),
-    Entry("opo", "opo (theory)", {"tuning": "theory"}),
+    # As tuning="theory", which says in every run that its policy is uniform; the command says it once.
+    Entry("opo", "opo (theory)", {"bonus_scale": 1.0, "eta_scale": 1.0}),
 ]
+FEW = 5
+"""Environments of each size below which the command says that its intervals are wide."""
 
 
 def show_scaling(
@@ -70,12 +75,20 @@ def show_scaling(
 
     Every axis varies alone around a base. Each exponent is the slope of the logarithm of the mean regret, with a 95 % bootstrap interval
     over the environments. Ctrl-C keeps what is finished; the same command goes on after it.
+
+    **opo (theory)** plays the uniform policy at any T that is practical: its bonuses stay at their cap.
     """
     stream = console()
     base, chosen = _base(env, settings), _axes(env, axes)
     replicates = {"seed": list(range(as_integer(models, "models", least=1)))} if "seed" in envs.info(env).options else {}
+    if replicates and "seed" in base:
+        raise OpoError(
+            f"--set gives seed={base['seed']!r}: the environments of each size have seeds of their own; say how many by --models"
+        )
     folder = as_folder(out or pathlib.Path("runs") / f"scaling-{env}", "--out")
     studies = _studies(env, base, chosen, _entries(agents, env, base), episodes, replicates)
+    # Before the runs, since it makes the environment of every value.
+    theory = {"+".join(axis): _theory(env, base, axis, values, episodes) for axis, values in chosen.items()}
     for t, study in studies.items():
         done = run_study(study, folder / f"T{t}", workers=processors() if workers is None else workers, changed="redo")
         if done.stopped:
@@ -91,8 +104,8 @@ def show_scaling(
         else:
             found = growth_along(results[episodes], axis)
             growths += [growth for growth in found if canonical(dict(growth.fixed)) == canonical(_without(base, axis))]
-    theory = {"+".join(axis): _theory(env, base, axis, values, episodes) for axis, values in chosen.items()}
     show_table(stream, _table(growths, theory, f"{safe(env)}: exponents of the regret"))
+    _explain(stream, growths)
     _write(folder / "scaling.csv", growths, theory)
     missing = missing_matplotlib()
     if missing:
@@ -100,6 +113,16 @@ def show_scaling(
     else:
         save_figure(draw_growth(growths, theory), folder / "scaling.png")
     stream.print(f"[dim]{safe(folder)}[/dim]")
+
+
+def _explain(stream: Console, growths: Sequence[Growth]) -> None:
+    """What the table cannot say: where a number is missing, or means little."""
+    if any(math.isnan(growth.exponent.mean) for growth in growths):
+        stream.print("-: no exponent, as the mean regret at some value is not above 0")
+    fewest = min((growth.exponent.seeds for growth in growths), default=FEW)
+    if fewest < FEW:
+        made = "gives no interval" if fewest == 1 else "make wide intervals"
+        stream.print(f"{count(fewest, 'run')} of each size {made}: more environments (--models) make them narrower")
 
 
 def _without(base: dict[str, Any], axis: Axis) -> dict[str, Any]:
@@ -121,10 +144,16 @@ def _axes(env: str, given: list[str] | None) -> dict[Axis, list[float]]:
             numbers = []
         if not equals or len(set(numbers)) < 2 or not all(type(number) in (int, float) and number > 0 for number in numbers):
             raise OpoError(f"--axis is {text!r}: NAME=V1,V2,... with at least two different numbers above 0 is needed")
+        if len(set(numbers)) < len(numbers):
+            raise OpoError(f"--axis is {text!r}, which has a value twice: give each value once")
         axis = tuple(part.strip().replace("-", "_") for part in name.split("+"))
         unknown = [part for part in axis if part not in (*envs.info(env).options, "episodes")]
         if unknown or ("episodes" in axis and len(axis) > 1):
             raise OpoError(f"--axis is {text!r}: episodes alone, or options of {env}, are needed: {', '.join(envs.info(env).options)}")
+        if "seed" in axis:
+            raise OpoError(f"--axis is {text!r}: a seed makes another environment of the same size; say how many are wanted by --models")
+        if len(set(axis)) < len(axis) or any(set(axis) == set(other) for other in found):
+            raise OpoError(f"--axis is {text!r}, which names an option or an axis a second time: give all values in one --axis")
         found[axis] = sorted(numbers)
     return found
 
@@ -161,6 +190,7 @@ def _theory(env: str, base: dict[str, Any], axis: Axis, values: Sequence[float],
     for value in values:
         t = int(value) if axis == ("episodes",) else episodes
         cmdp = envs.make(env, **(base if axis == ("episodes",) else {**base, **dict.fromkeys(axis, value)}))
+        having(cmdp, env, ("loss_class", "dynamics_class"), "an environment with classes of losses and dynamics")
         sizes = {"loss_class_size": cmdp.loss_class.size, "dynamics_class_size": cmdp.dynamics_class.size}
         found.append([bounds(cmdp.layout, t, **sizes).regret])
     return power_law(list(values), found).mean

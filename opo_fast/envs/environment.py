@@ -97,6 +97,8 @@ class Environment:
         Observed losses that depend on the next states; see `ContextualMDP`.
     state_names, action_names : sequence of str, optional
         What each state of the layout and each action is called; those of one layer differ.
+    start_layer : bool
+        Whether the first layer only draws the first state; see `Names`.
     name, source : str
         For tables; where the numbers come from.
 
@@ -125,6 +127,7 @@ class Environment:
         joint_losses: Callable[[Any, Array, Array, Array], Array] | None = None,
         state_names: Sequence[str] | None = None,
         action_names: Sequence[str] | None = None,
+        start_layer: bool = False,
         name: str = "environment",
         source: str = "",
     ) -> None:
@@ -144,8 +147,9 @@ class Environment:
             if noise is not None:
                 raise OpoError("noise and joint_losses are both given: one of the two is needed")
             self.joint_losses = joint_losses
-        known = Names(state_names, action_names)
+        known = Names(state_names, action_names, start_layer=start_layer)
         known.check(layout)
+        self.start_layer = known.start_layer
         self.state_names, self.action_names = known.states, known.actions
         self._mdps: LRU[LayeredMDP] = LRU(STORE)
         self._draw = contexts if callable(contexts) else None

@@ -104,6 +104,7 @@ def family(
         steps=horizon,
         state_names=unrolled(first.state_names, truth.layout, starts[0]),
         action_names=first.action_names if action_names is None else action_names,
+        start_layer=truth.layout.horizon > horizon,
         name=name,
         source=source,
     )

@@ -111,6 +111,7 @@ def from_functions(
         joint_losses=_Joint(tree, losses[true_loss], true_dynamics, terminal) if joint else None,
         state_names=[str(state) for layer in tree.layers[: tree.layout.horizon] for state in layer],
         action_names=[str(action) for action in tree.actions],
+        start_layer=tree.drawn,
         name=name,
         source="functions",
     )

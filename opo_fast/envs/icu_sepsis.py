@@ -189,6 +189,7 @@ def icu_sepsis(
         steps=horizon,
         state_names=["admission", *CONDITIONS * horizon],
         action_names=DOSES,
+        start_layer=True,
         name="icu-sepsis",
         source=SOURCE,
     )

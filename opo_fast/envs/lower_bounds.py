@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import MANY, as_integer, as_number
+from .._support.memory import check_room
 from ..errors import OpoError
 from ..model.layout import Layout
 from ..model.transitions import Transitions
@@ -69,9 +70,8 @@ def layered_bandit(
     layout = Layout([1] + [n_states] * (horizon - 1), n_actions)
     places = n_contexts * layout.n_states
     unknown = as_integer(unknown, "unknown", least=0, most=places)
-    size = n_actions**unknown
-    if size > MOST_CANDIDATES:
-        raise OpoError(f"unknown is {unknown}: n_actions ** unknown = {size:,} loss candidates are more than {MOST_CANDIDATES:,}")
+    size = _candidates(n_actions, unknown, f"unknown is {unknown}, n_actions is {n_actions}", "n_actions ** unknown loss candidates")
+    check_room(places + int(layout.dense_block[-1]), f"n_contexts, horizon, n_states, n_actions: {places:,} places and their transitions")
     rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
     hidden = rng.permutation(places)[:unknown]
     truth = _other_than_first(size, rng)
@@ -149,11 +149,10 @@ def hidden_path(
     n_contexts, payoff = as_integer(n_contexts, "n_contexts", least=1, most=MANY), as_integer(payoff, "payoff", least=1, most=MANY)
     depth, n_actions = as_integer(horizon, "horizon", least=payoff + 1, most=MANY) - payoff, as_integer(n_actions, "n_actions", least=2)
     gap = _gap(gap)
-    # Before the power: that of a great depth takes for ever.
-    if depth > MOST_CANDIDATES.bit_length() or n_actions**depth > MOST_CANDIDATES:
-        raise OpoError(f"horizon is {horizon}: n_actions ** (horizon - payoff) paths are more than {MOST_CANDIDATES:,}")
-    paths = n_actions**depth
+    paths = _candidates(n_actions, depth, f"horizon is {horizon}, n_actions is {n_actions}", "n_actions ** (horizon - payoff) paths")
     layout = Layout([n_actions**h for h in range(depth)] + [2] * payoff, n_actions)
+    # Each candidate has the whole tree.
+    check_room((paths + 1) * int(layout.dense_block[-1]), f"horizon is {horizon}, n_actions is {n_actions}: the trees of {paths:,} paths")
     rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
     truth = _other_than_first(paths, rng)
     shifts = [int(shift) for shift in rng.integers(paths, size=n_contexts)]
@@ -188,6 +187,13 @@ class _Trees:
             block = last.reshape(-1, self.layout.n_actions, 2)
             self.found[path] = Transitions(self.layout, [*self.down, block, *self.stay])
         return self.found[path]
+
+
+def _candidates(base: int, exponent: int, given: str, what: str) -> int:
+    """base ** exponent, at least 2 to the exponent, or an error before so many are computed."""
+    if exponent > MOST_CANDIDATES.bit_length() or base**exponent > MOST_CANDIDATES:
+        raise OpoError(f"{given}: {what} are more than {MOST_CANDIDATES:,}, so smaller ones are needed")
+    return int(base**exponent)
 
 
 def _other_than_first(size: int, rng: np.random.Generator) -> int:

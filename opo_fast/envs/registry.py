@@ -355,7 +355,7 @@ def describe(environment: Environment, most: int = 100, *, progress: bool | None
     most : int
         Contexts that are looked at; of endless ones, at most five are drawn.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once two seconds have passed.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------

@@ -138,6 +138,7 @@ class TabularMDP:
             steps=horizon,
             state_names=unrolled(self.state_names, mdp.layout, self.start),
             action_names=self.action_names,
+            start_layer=mdp.layout.horizon > horizon,
             name=self.name,
             source=self.source,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -17,9 +18,9 @@ from .updatable import UpdatableMDP
 __all__ = [
     "UNCHECKED",
     "Backend",
+    "as_model",
     "as_policy",
     "check_backend",
-    "check_mdp",
     "check_policy",
     "checked_policy",
     "own",
@@ -40,17 +41,20 @@ def check_backend(backend: str) -> None:
     one_of(backend, "backend", ("numba", "numpy"))
 
 
-def check_mdp(mdp: Any) -> None:
+def as_model(mdp: Any) -> LayeredMDP | UpdatableMDP:
+    """`mdp`, ready for kernels."""
     if isinstance(mdp, UpdatableMDP):
         mdp.check_whole()
-    elif not isinstance(mdp, LayeredMDP):
+        return mdp
+    if not isinstance(mdp, LayeredMDP):
         raise OpoError(f"mdp is a {type(mdp).__name__}: an opo_fast.LayeredMDP is needed")
+    return mdp
 
 
 def check_policy(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike) -> Array:
     """`policy` as a valid contiguous float64 array (n_states, A) of this model."""
-    check_mdp(mdp)
-    return checked_policy(as_real(policy, "policy"), mdp.layout, mdp.action_mask)
+    model = as_model(mdp)
+    return checked_policy(as_real(policy, "policy"), model.layout, model.action_mask)
 
 
 def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
@@ -58,9 +62,9 @@ def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) 
     return checked_policy(as_real(policy, "policy"), layout, action_mask)
 
 
-def policy_rows(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike, room: Array | None = None) -> tuple[Array, float]:
-    """`policy`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
-    t, array = mdp.transitions, as_real(policy, "policy")
+def policy_rows(mdp: LayeredMDP | UpdatableMDP, array: Array, room: Array | None = None) -> tuple[Array, float]:
+    """The policy `array`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
+    t = mdp.transitions
     if t.pairs is None and array.shape == t.layout.shape:
         return plain(array).reshape(-1), tolerance_of(array.dtype)
     checked = checked_policy(array, t.layout, t.action_mask).reshape(-1)
@@ -70,7 +74,7 @@ def policy_rows(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike, room: Arr
 def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array) -> Array:
     """`out`, an array that a result may be written to and that shares no memory with the inputs; None: a new one."""
     if out is None:
-        return aligned(int(np.prod(shape)), worth=4096).reshape(shape)
+        return _room(shape)
     if type(out) is not np.ndarray or out.dtype != FLOAT64 or out.shape != shape:
         what = f"has dtype {out.dtype} and shape {out.shape}" if isinstance(out, np.ndarray) else f"is a {type(out).__name__}"
         raise OpoError(f"{name} {what}: a float64 array of shape {shape} is needed")
@@ -86,8 +90,15 @@ def values_to_fill(shape: tuple[int, ...], returns: str, out: Any, *inputs: Arra
     """Arrays for Q of this shape (..., n_states, A), if it is to be kept, and for V."""
     if returns != "all":
         return None, to_fill(out, "out", shape[:-1], *inputs)
-    q = to_fill(None if out is None else out[0], "out[0]", shape, *inputs)
-    return q, to_fill(None if out is None else out[1], "out[1]", shape[:-1], q, *inputs)
+    if out is None:
+        return _room(shape), _room(shape[:-1])
+    q = to_fill(out[0], "out[0]", shape, *inputs)
+    return q, to_fill(out[1], "out[1]", shape[:-1], q, *inputs)
+
+
+def _room(shape: tuple[int, ...]) -> Array:
+    count = math.prod(shape)
+    return np.empty(shape) if count < 4096 else aligned(count).reshape(shape)
 
 
 _FAULTS = {

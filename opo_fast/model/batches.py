@@ -14,7 +14,7 @@ from ..errors import OpoError
 from ..kernels import many, models
 from ..kernels import weights as weight_kernels
 from . import reference
-from .arguments import UNCHECKED, Backend, check_mdp, checked_policy, plain, to_fill, values_to_fill
+from .arguments import UNCHECKED, Backend, as_model, checked_policy, plain, to_fill, values_to_fill
 from .layered import LayeredMDP
 from .layout import Layout, aligned
 from .reference import Evaluation, Solution
@@ -31,7 +31,7 @@ _WORTH = 1 << 16
 
 def is_batch(mdp: Any, policy: Array | None) -> bool:
     """Whether these are many models, or many policies under one."""
-    return isinstance(mdp, list | tuple) or (policy is not None and policy.ndim == 3)
+    return isinstance(mdp, (list, tuple)) or (policy is not None and policy.ndim == 3)
 
 
 def occupancy(mdp: Any, policy: Array, out: Any, backend: Backend) -> Array:
@@ -113,7 +113,7 @@ def _models(mdp: Any) -> list[LayeredMDP | UpdatableMDP]:
         raise OpoError("mdp is empty: at least one model is needed")
     for i, one in enumerate(mdps):
         instance(one, f"mdp[{i}]" if isinstance(mdp, list | tuple) else "mdp", LayeredMDP, UpdatableMDP)
-        check_mdp(one)
+        as_model(one)
         if one.layout is not mdps[0].layout and one.layout != mdps[0].layout:
             raise OpoError(f"mdp[{i}] has another layout than mdp[0]: {one.layout!r} instead of {mdps[0].layout!r}")
         mine, first = one.action_mask, mdps[0].action_mask

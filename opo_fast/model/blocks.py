@@ -103,9 +103,10 @@ def is_plain(arrays: Any, layout: Layout) -> bool:
     """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one."""
     return (
         type(arrays) is list
-        and set(map(type, arrays)) == {np.ndarray}
-        and list(map(_shape, arrays)) == layout.dense_shapes
-        and set(map(_dtype, arrays)) == {FLOAT64}
+        and list(map(type, arrays)) == [np.ndarray] * len(arrays)
+        and list(map(_shape, arrays)) == layout.dense_shapes != []
+        # NumPy has one object for its own float64.
+        and all(map(FLOAT64.__eq__, map(_dtype, arrays)))
     )
 
 

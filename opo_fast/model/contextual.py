@@ -9,13 +9,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, as_distribution, as_items, frozen, having, instance, labels_of, shown
+from .._support.checks import as_array, as_distribution, as_items, having, instance, labels_of, shown
 from ..errors import OpoError
 from ..kernels.ingest import check_path
 from .layered import LayeredMDP
 from .layout import Layout
 
-__all__ = ["ContextualMDP", "FiniteContexts", "Trajectory", "check_trajectory", "context_key"]
+__all__ = ["ContextualMDP", "FiniteContexts", "Trajectory", "check_trajectory", "context_key", "passed"]
 
 Array = npt.NDArray[Any]
 
@@ -122,7 +122,7 @@ def context_key(context: Any) -> Hashable:
     nothing, not even themselves, so each would be a context of its own.
     """
     kind = type(context)
-    if kind is int or kind is str:
+    if kind is int or kind is str or (kind is float and context == context):
         return context  # type: ignore[no-any-return]
     if isinstance(context, np.ndarray):
         return _array_key(context)
@@ -168,8 +168,8 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
 
     One that came out of here for the same layout and mask is handed on as it is.
     """
-    passed = getattr(trajectory, "_passed", None)
-    if passed is not None and passed[0] is layout and (action_mask is None or passed[1] is action_mask):
+    known = getattr(trajectory, "_passed", None)
+    if known is not None and known[0] is layout and (action_mask is None or known[1] is action_mask):
         return trajectory  # type: ignore[no-any-return]
     having(trajectory, "trajectory", ("context", "states", "actions", "losses"), "an opo_fast.Trajectory")
     horizon = layout.horizon
@@ -184,9 +184,15 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
     states, actions, losses = arrays["states"], arrays["actions"], arrays["losses"]
     if action_mask is not None or not check_path(states, actions, losses, layout.offsets, layout.n_actions):
         _refuse_path(layout, action_mask, states, actions, losses)
-    checked = Trajectory(trajectory.context, frozen(states), frozen(actions), frozen(losses))
-    object.__setattr__(checked, "_passed", (layout, action_mask))
-    return checked
+    return passed(Trajectory(trajectory.context, states, actions, losses), layout, action_mask)
+
+
+def passed(trajectory: Trajectory, layout: Layout, action_mask: Array | None) -> Trajectory:
+    """Mark a trajectory that is valid for certain, with arrays of its own, as `check_trajectory` marks what it has passed."""
+    for array in (trajectory.states, trajectory.actions, trajectory.losses):
+        array.flags.writeable = False
+    object.__setattr__(trajectory, "_passed", (layout, action_mask))
+    return trajectory
 
 
 def _refuse_path(layout: Layout, action_mask: Array | None, states: Array, actions: Array, losses: Array) -> None:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from .._support.checks import MANY, as_array, as_distribution, as_integer, as_losses_2d, as_real, frozen, instance
 from .._support.files import reading
 from .._support.state import read_state, write_state
+from .._support.text import count, html_table
 from ..errors import OpoError
 from .blocks import stored_arrays
 from .conversion import as_transitions
@@ -26,6 +27,8 @@ from .transitions import Transitions
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
 
 Array = npt.NDArray[Any]
+LAYERS_SHOWN = 20
+"""Rows that a notebook shows of a model."""
 
 
 class LayeredMDP(Immutable):
@@ -214,3 +217,24 @@ class LayeredMDP(Immutable):
     def __repr__(self) -> str:
         masked = "" if self.action_mask is None else f", {int(self.action_mask.sum())} allowed pairs"
         return f"<LayeredMDP {self.layout!r}: {self.layout.n_states} states{masked}, {self.transitions!r}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: one row for each run of layers that are alike."""
+        layout, mask = self.layout, self.action_mask
+        kind = "sparse" if self.transitions.kind else "dense"
+        title = f"LayeredMDP: {count(layout.horizon, 'layer')}, {count(layout.n_states, 'state')}, {count(layout.n_actions, 'action')}"
+        facts: list[tuple[int, int, float, float]] = []
+        for h, size in enumerate(layout.layer_sizes):
+            here = layout.layer(h)
+            allowed = np.ones((size, layout.n_actions), bool) if mask is None else mask[here]
+            costs = self.losses[here][allowed]
+            facts.append((size, int(allowed.sum()), float(costs.min()), float(costs.max())))
+        begins = [h for h in range(layout.horizon) if h == 0 or facts[h] != facts[h - 1]]
+        rows = []
+        for first, after in list(zip(begins, [*begins[1:], layout.horizon], strict=True))[:LAYERS_SHOWN]:
+            size, pairs, low, high = facts[first]
+            span = str(first) if after == first + 1 else f"{first} to {after - 1}"
+            rows.append([span, f"{size:,}", f"{pairs:,}", f"{low:.4g} to {high:.4g}"])
+        rest = f"... {len(begins) - LAYERS_SHOWN} more rows; " if len(begins) > LAYERS_SHOWN else ""
+        rest += f"{self.transitions.n_transitions:,} transitions ({kind}, {self.transitions.nbytes / 1e6:.3g} MB)"
+        return html_table(title, ["layer", "states", "allowed pairs", "losses"], rows, rest)

@@ -1,19 +1,27 @@
-"""What states and actions are called, for people who read a policy."""
+"""What states, actions and contexts are called, for people who read a policy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
-from .._support.checks import as_integer, as_items, labels_of, shown
+import numpy as np
+
+from .._support.checks import as_bool, as_integer, as_items, labels_of, shown
 from ..errors import OpoError
+from .contextual import context_key
 from .layout import Layout
 
-__all__ = ["Names", "unrolled"]
+__all__ = ["Names", "some_of", "suggestion", "unrolled", "unseen"]
+
+LISTED = 8
+"""Contexts that a message names."""
 
 
 class Names:
-    """Names of the states of a layout and of its actions; numbers stand where there are none.
+    """Names of the states of a layout and of its actions, and the contexts; numbers stand where there are none.
 
     Parameters
     ----------
@@ -21,19 +29,49 @@ class Names:
         One for each state of the layout; in one layer they differ.
     actions : sequence of str, optional
         One for each action.
+    contexts : sequence, optional
+        All contexts there are: asking for another one is then an error.
+    labels : sequence of str, optional
+        What each of `contexts` means.
+    start_layer : bool
+        Whether the first layer only draws the first state, as of ``LayeredMDP.stationary(..., start=distribution)``: stage h of the layout
+        is then step h of the source, counted from 1.
     """
 
-    def __init__(self, states: Sequence[str] | None = None, actions: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        states: Sequence[str] | None = None,
+        actions: Sequence[str] | None = None,
+        *,
+        contexts: Sequence[Any] | None = None,
+        labels: Sequence[str] | None = None,
+        start_layer: bool = False,
+    ) -> None:
         self.states = None if states is None else tuple(map(str, as_items(states, "state_names", "texts")))
         self.actions = None if actions is None else tuple(map(str, as_items(actions, "action_names", "texts")))
+        self.contexts = None if contexts is None else tuple(as_items(contexts, "contexts", "contexts"))
+        n = len(self.contexts or ())
+        self.labels = tuple(map(str, self.contexts or ())) if labels is None else labels_of(labels, n, "labels", "contexts")
+        self.start_layer = as_bool(start_layer, "start_layer")
 
     @classmethod
     def of(cls, source: Any) -> Names:
-        """The names that an environment (``state_names``, ``action_names``) or an agent (``names``) has."""
+        """The names that an environment (``state_names``, ``action_names``, ``contexts``) or an agent (``names``) has."""
         known = source if isinstance(source, Names) else getattr(source, "names", None)
         if isinstance(known, Names):
             return known
-        return cls(getattr(source, "state_names", None), getattr(source, "action_names", None))
+        contexts, labels = getattr(source, "contexts", None), getattr(source, "labels", None)
+        if not hasattr(source, "contexts") and hasattr(source, "mdps"):
+            contexts = range(len(source.mdps))
+        if not isinstance(contexts, (Sequence, np.ndarray)):
+            contexts = labels = None
+        return cls(
+            getattr(source, "state_names", None),
+            getattr(source, "action_names", None),
+            contexts=None if contexts is None else list(contexts),
+            labels=labels or None,
+            start_layer=bool(getattr(source, "start_layer", False)),
+        )
 
     def check(self, layout: Layout) -> None:
         """Raise unless there is one name for each state and action of a layout."""
@@ -64,6 +102,19 @@ class Names:
             raise OpoError(f"state is {shown(state)}: {len(found)} states of layer {stage} have that name; one of {listed} is needed")
         return found[0]
 
+    @cached_property
+    def _known(self) -> set[Hashable]:
+        return {context_key(context) for context in self.contexts or ()}
+
+    def check_context(self, context: Any) -> None:
+        """Raise where the contexts are listed and `context` is none of them."""
+        if self.contexts is None or context_key(context) in self._known:
+            return
+        if isinstance(context, str) and context in self.labels:
+            meant = self.contexts[self.labels.index(context)]
+            raise OpoError(f"context is {shown(context)}, which is the label of the context {shown(meant)}: that one is needed")
+        raise OpoError(f"context is {shown(context)}{suggestion(context, self.contexts)}: one of {some_of(self.contexts)} is needed")
+
     def find_action(self, layout: Layout, action: int | str) -> int:
         """The number of an action that is given by that number or by its name."""
         if not isinstance(action, str):
@@ -72,6 +123,23 @@ class Names:
             listed = f"one of {', '.join(self.actions)}" if self.actions is not None else "its number, as actions have no names,"
             raise OpoError(f"action is {shown(action)}: {listed} is needed")
         return self.actions.index(action)
+
+
+def suggestion(wrong: Any, known: Iterable[Any]) -> str:
+    """ " (did you mean ...?)" where one of the known texts is close to a wrong one, else nothing."""
+    texts = {text: value for value in known for text in [str(value)]}
+    close = difflib.get_close_matches(str(wrong), texts, n=1)
+    return f" (did you mean {shown(texts[close[0]])}?)" if close else ""
+
+
+def some_of(known: Sequence[Any]) -> str:
+    """The first few things of a list, for a message."""
+    return ", ".join(map(shown, known[:LISTED])) + (f", ... ({len(known):,} in all)" if len(known) > LISTED else "")
+
+
+def unseen(context: Any, seen: Sequence[Any]) -> str:
+    """What to say of a context that was never observed."""
+    return f"context {shown(context)} was never observed{suggestion(context, seen)}: the agent has seen {some_of(seen)}"
 
 
 def unrolled(names: Sequence[str] | None, layout: Layout, start: Any) -> list[str] | None:

@@ -20,9 +20,9 @@ from . import batches, reference
 from .arguments import (
     UNCHECKED,
     Backend,
+    as_model,
     as_policy,
     check_backend,
-    check_mdp,
     check_policy,
     checked_policy,
     own,
@@ -30,7 +30,7 @@ from .arguments import (
     to_fill,
     values_to_fill,
 )
-from .contextual import Trajectory, check_trajectory
+from .contextual import Trajectory, check_trajectory, passed
 from .layered import LayeredMDP
 from .reference import Evaluation, Solution
 from .scratch import Scratch, borrowed, chunk_of
@@ -84,17 +84,16 @@ def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, b
     array = as_real(policy, "policy")
     if batches.is_batch(mdp, array):
         return batches.occupancy(mdp, array, out, backend)
-    check_mdp(mdp)
-    assert isinstance(mdp, LayeredMDP | UpdatableMDP)
-    t = mdp.transitions
+    model = as_model(mdp)
+    t = model.transitions
     if backend == "numpy":
-        checked = check_policy(mdp, array)
-        return filled(out, "out", reference.occupancy(mdp, checked), checked)
+        checked = check_policy(model, array)
+        return filled(out, "out", reference.occupancy(model, checked), checked)
     with borrowed(t) as scratch:
-        rows, tolerance = policy_rows(mdp, array, scratch.rows)
+        rows, tolerance = policy_rows(model, array, scratch.rows)
         full = to_fill(out, "out", t.layout.shape, rows)
         if _occupancy(t, rows, full.reshape(-1)[: t.n_rows], scratch, tolerance):
-            check_policy(mdp, array)
+            check_policy(model, array)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, full.reshape(-1))
     return full
@@ -137,17 +136,16 @@ def evaluate(
     array = as_real(policy, "policy")
     if batches.is_batch(mdp, array):
         return batches.evaluate(mdp, array, returns, out, backend)
-    check_mdp(mdp)
-    assert isinstance(mdp, LayeredMDP | UpdatableMDP)
+    model = as_model(mdp)
     if backend == "numpy":
-        checked = check_policy(mdp, array)
-        evaluated: Evaluation | Array = _chosen(reference.evaluate(mdp, checked), returns, out, checked)
+        checked = check_policy(model, array)
+        evaluated: Evaluation | Array = _chosen(reference.evaluate(model, checked), returns, out, checked)
         return evaluated
-    with borrowed(mdp.transitions) as scratch:
-        rows, tolerance = policy_rows(mdp, array, scratch.rows)
-        q, v = values_to_fill(mdp.layout.shape, returns, out, rows)
-        if _backward(mdp, rows, tolerance, scratch, q, v, greedy=0):
-            check_policy(mdp, array)
+    with borrowed(model.transitions) as scratch:
+        rows, tolerance = policy_rows(model, array, scratch.rows)
+        q, v = values_to_fill(model.layout.shape, returns, out, rows)
+        if _backward(model, rows, tolerance, scratch, q, v, greedy=0):
+            check_policy(model, array)
     return v if returns == "v" else v[0] if q is None else Evaluation(q, v)
 
 
@@ -175,19 +173,18 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
     check_returns(returns, out, 3)
     if batches.is_batch(mdp, None):
         return batches.solve(mdp, returns, out, backend)
-    check_mdp(mdp)
-    assert isinstance(mdp, LayeredMDP | UpdatableMDP)
+    model = as_model(mdp)
     if backend == "numpy":
-        solved: Solution | Array = _chosen(reference.solve(mdp), returns, out)
+        solved: Solution | Array = _chosen(reference.solve(model), returns, out)
         return solved
-    t = mdp.transitions
+    t = model.transitions
     with borrowed(t) as scratch:
-        q, v = values_to_fill(mdp.layout.shape, returns, out)
+        q, v = values_to_fill(model.layout.shape, returns, out)
         if q is None:
-            _backward(mdp, scratch.d, UNCHECKED, scratch, q, v, greedy=1)
+            _backward(model, scratch.d, UNCHECKED, scratch, q, v, greedy=1)
             return v if returns == "v" else v[0]
         policy = to_fill(None if out is None else out[2], "out[2]", t.layout.shape, q, v)
-        _backward(mdp, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, greedy=1)
+        _backward(model, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, greedy=1)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, policy.reshape(-1))
     return Solution(q, v, policy)
@@ -410,4 +407,6 @@ def play_in(
     if joint is not None:
         losses = joint(context, trajectory.states, trajectory.actions, uniforms[2])
         trajectory = Trajectory(context, trajectory.states, trajectory.actions, losses)
-    return trajectory if sampler is None and joint is None else check_trajectory(mdp.layout, mdp.action_mask, trajectory)
+    if sampler is None and joint is None:
+        return passed(trajectory, mdp.layout, mdp.action_mask)
+    return check_trajectory(mdp.layout, mdp.action_mask, trajectory)

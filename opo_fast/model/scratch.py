@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,14 +33,22 @@ class Scratch:
         self.rows = None if t.pairs is None else np.empty(t.n_rows)
 
 
-@contextmanager
-def borrowed(t: Transitions) -> Iterator[Scratch]:
-    """Working arrays that no other call uses at the same time."""
-    try:
-        scratch = t.scratch.pop()
-    except IndexError:
-        scratch = Scratch(t)
-    try:
-        yield scratch
-    finally:
-        t.scratch.append(scratch)
+class borrowed:
+    """Working arrays that no other call uses at the same time: ``with borrowed(t) as scratch``."""
+
+    # A generator under contextlib.contextmanager costs three microseconds, a tenth of a small sweep.
+    __slots__ = ("scratch", "t")
+
+    def __init__(self, t: Transitions) -> None:
+        self.t = t
+
+    def __enter__(self) -> Scratch:
+        try:
+            scratch: Scratch = self.t.scratch.pop()
+        except IndexError:
+            scratch = Scratch(self.t)
+        self.scratch = scratch
+        return scratch
+
+    def __exit__(self, *raised: object) -> None:
+        self.t.scratch.append(self.scratch)

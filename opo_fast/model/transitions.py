@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 _NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
 
 _NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
+_NOWHERE = _NO_POINTER.ctypes.data
 
 _WORTH_MEETING = {DENSE: 1 << 14, CSR: 1 << 11}
 """Transitions of a layer, some microseconds of work, from which a further thread gains more than meeting after it costs."""
@@ -291,9 +292,11 @@ class Transitions(Immutable):
     @cached_property
     def places(self) -> tuple[int, ...]:
         """Where the arrays are in memory: a line of `kernels.models`."""
-        arrays = (self.data, self.indptr, self.indices)
-        pairs = [number for array in arrays for number in (array.ctypes.data, array.size)]
-        return self.kind, *pairs, self.block.ctypes.data, self.parts
+        block = self.block.ctypes.data if self.block is not self.layout.dense_block else self.layout.dense_place
+        if self.indptr is _NO_POINTER:
+            return DENSE, self.data.ctypes.data, self.data.size, _NOWHERE, 0, _NOWHERE, 0, block, self.parts
+        pairs = [number for array in (self.data, self.indptr, self.indices) for number in (array.ctypes.data, array.size)]
+        return self.kind, *pairs, block, self.parts
 
     def probability(self, h: int, local: int, action: int, next_local: int) -> float:
         """P(next | state, action) out of layer `h`, by positions inside the layers; 0 for a masked pair."""
@@ -312,10 +315,10 @@ class Transitions(Immutable):
 
     def along(self, states: Array, actions: Array) -> Array:
         """P(s_{h+1} | s_h, a_h) along a path of allowed pairs: states (H + 1,), actions (H,) -> shape (H - 1,)."""
-        chosen = self.rows[states[:-1]]
         if self.action_mask is None:
-            chosen = chosen + actions
+            chosen = states[:-1] * self.layout.n_actions + actions
         else:
+            chosen = self.rows[states[:-1]]
             before = np.arange(self.layout.n_actions) < actions[:, None]
             chosen = chosen + (self.action_mask[states[:-1]] & before).sum(axis=1)
         result = np.empty(self.layout.horizon - 1)
@@ -332,7 +335,7 @@ class Transitions(Immutable):
         """The transposed copy of CSR transitions that repeated forward passes gather from."""
         return SlicedCopy()
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """Number of allowed pairs, in all layers."""
         return int(self.rows[-1])

@@ -20,6 +20,7 @@ from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.names import Names
 from ..oracles.log import TrajectoryLog
+from ..oracles.log_rows import START
 from .fits import fitted
 from .pessimism import PessimisticPlan
 
@@ -48,7 +49,8 @@ class LearnedPolicy:
     episodes: int
 
     def policy(self, context: Any) -> Array:
-        """The policy (n_states, A) at a context."""
+        """The policy (n_states, A) at a context; a warning where the log has no such context."""
+        self.agent.check_context(context)
         return np.asarray(self.agent.policy(context))
 
     def value(self, context: Any) -> float:
@@ -58,14 +60,16 @@ class LearnedPolicy:
         an upper bound, if the classes hold the truth. "opo": a lower bound of Algorithm 1. `evaluate_policy`, on data that were not learned
         from, is the fair judge.
         """
+        self.agent.check_context(context)
         return float(self.agent.value(context))  # type: ignore[attr-defined]
 
     def model(self, context: Any) -> LayeredMDP:
         """The fitted model at a context."""
+        self.agent.check_context(context)
         return self.agent.model(self.agent.fits, context)
 
     def __call__(self, context: Any) -> Array:
-        return self.policy(context)
+        return np.asarray(self.agent.policy(context))
 
 
 def learn_from_logs(
@@ -104,7 +108,8 @@ def learn_from_logs(
     agent = _AGENTS[method](layout, loss_class, dynamics_class, action_mask=action_mask, **options)
     log = TrajectoryLog.of(layout, log, agent.action_mask)
     states = None if log.state_labels is None else [str(label) for layer in log.state_labels for label in layer]
-    agent.names = Names(states, None if log.action_labels is None else [str(label) for label in log.action_labels])
+    actions = None if log.action_labels is None else [str(label) for label in log.action_labels]
+    agent.names = Names(states, actions, start_layer=log.state_labels is not None and log.state_labels[0] == (START,))
     if method == "opo":
         for trajectory in log:
             agent.observe(trajectory)

@@ -14,7 +14,7 @@ from .._support.lru import LRU
 from .._support.memory import check_room
 from .._support.progress import bar
 from ..errors import OpoError
-from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
+from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key, passed
 from ..model.layout import Layout, as_mask
 from ..model.operations import check_policy, play_in
 from ..model.streams import Streams
@@ -202,10 +202,7 @@ class TrajectoryLog(Sequence[Trajectory]):
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return self.take(np.arange(len(self))[i])
-        trajectory = Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i])
-        # As check_trajectory marks what it has passed.
-        object.__setattr__(trajectory, "_passed", (self.layout, self.action_mask))
-        return trajectory
+        return passed(Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i]), self.layout, self.action_mask)
 
     def take(self, indices: npt.ArrayLike) -> TrajectoryLog:
         """The log of the episodes at these positions, in this order; one may come more than once."""
@@ -233,7 +230,7 @@ class TrajectoryLog(Sequence[Trajectory]):
         label : str
             What is being done with the parts.
         progress : bool, optional
-            Default: a bar on a terminal, once two seconds have passed.
+            A bar. Default: on a terminal and in a notebook, once two seconds have passed.
         size : int
             Trajectories of a part.
         """
@@ -311,11 +308,12 @@ class TrajectoryLog(Sequence[Trajectory]):
         absorbing : state, sequence of states, or mapping from states to numbers, optional
             States in which an episode stays once it is there. It ends at its first row in one of them, or after its last row: then
             ``next_state`` says in which, or there is only one. All steps that are left are in that state, with the only action that it has
-            (the first that is allowed) and, each, the mapped loss (or reward), 0 by default. Without it an episode that is shorter than
-            the longest (than the layout) is an error.
+            (the first that is allowed: the labels of actions in rows after the end are not kept, and a policy table says "only" there) and,
+            each, the mapped loss (or reward), 0 by default. Without it an episode that is shorter than the longest (than the layout) is an
+            error.
         start_layer : bool, optional
-            Whether a first layer of one state, loss 0 and one action comes before the table's first step. Default: without a layout,
-            where episodes begin in different states.
+            Whether a first layer of one state, loss 0 and one action comes before the table's first step, which is then stage 1 in policies
+            and tables. Default: without a layout, where episodes begin in different states.
         action_mask : array_like of bool (n_states, A), optional
             Needs a layout.
 

@@ -175,7 +175,7 @@ def compare(
         Each run is saved there when it is finished, and read instead of played where it is there already and was played
         with the same arguments.
     progress : bool, optional
-        A line per finished run on standard error. Default: on a terminal.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------

@@ -31,7 +31,9 @@ __all__ = [
     "ModelErrors",
     "RegretTerms",
     "Truth",
+    "check_same_run",
     "check_terms",
+    "contexts_of",
     "listed",
     "regret_decomposition",
 ]
@@ -179,7 +181,7 @@ def regret_decomposition(
         In expectation over the contexts of `cmdp`, as the paper's terms are, instead of at the contexts that were played. They must be
         listed, with their probabilities; the work is that of all contexts in all episodes.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once two seconds have passed.
+        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------
@@ -218,7 +220,7 @@ def regret_decomposition(
         for t in [t for t in episodes if t < first + forced]:
             mdp = cmdp.mdp(context)
             rows[t - first, 0] += weight * float(evaluate(mdp, agent.forced_policy(t)).v[0] - solve(mdp).v[0])
-    _same_run(run, regret, forced)
+    check_same_run(run, regret, forced)
     total, i, ii, iii, iv, *errors = rows.T.copy()
     return RegretTerms(total, i, ii, iii, iv, ModelErrors(*errors[:4]), ModelErrors(*errors[4:]))
 
@@ -279,7 +281,7 @@ def contexts_of(run: Any) -> list[Any]:
     return [run.contexts[number] for number in run.context_index]
 
 
-def _same_run(run: Any, regret: Array, first: int = 0) -> None:
+def check_same_run(run: Any, regret: Array, first: int = 0) -> None:
     """Refuse an agent that did not play the run, from its episode `first` on; in expectation, of contexts that are listed alone."""
     recorded = run.regret if isinstance(run, SimulationResult) else regret
     bad = np.flatnonzero(~(np.abs(recorded - regret)[first:] <= 1e-6))
@@ -287,5 +289,5 @@ def _same_run(run: Any, regret: Array, first: int = 0) -> None:
         t = first + int(bad[0])
         raise OpoError(
             f"run: the regret of episode {t + 1} is {float(recorded[t])!r}, and {float(regret[t])!r} for this agent: "
-            "the agent that played the run, new at its start, is needed"
+            "the agent that played the run, new at its start, and the environment of the run are needed"
         )

@@ -17,7 +17,17 @@ from ..errors import OpoError, install
 if TYPE_CHECKING:
     from .result import SimulationResult
 
-__all__ = ["COLOURS", "LINES", "lighten", "missing_matplotlib", "new_figure", "regret_curves", "save_figure", "show_in_notebook"]
+__all__ = [
+    "COLOURS",
+    "LINES",
+    "legend_below",
+    "lighten",
+    "missing_matplotlib",
+    "new_figure",
+    "regret_curves",
+    "save_figure",
+    "show_in_notebook",
+]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
@@ -131,26 +141,34 @@ def regret_curves(
         if log:
             panel.set_xscale("log")
             panel.set_yscale("log")
-            low = DECADES * top
+            low = max(DECADES * top, 0.7 * _least(panel))
         if top > 0:
-            panel.set_ylim(1.05 * low, 1.05 * top)
+            panel.set_ylim(1.05 * low, (1.2 if log else 1.05) * top)
         panel.set_xlabel("episode")
         panel.set_ylabel("regret of an episode (running mean)" if i else "cumulative regret (sum of losses)")
     panels[0].set_title(plain(title or first.settings["environment"]), fontsize=10)
-    panels[0].legend(
-        loc="upper left",
-        bbox_to_anchor=(0.0, -0.2),
-        ncols=2,
-        frameon=False,
-        alignment="left",
-        fontsize=8,
-        title=_seeds(results),
-        title_fontsize=8,
-    )
+    legend_below(panels[0], _seeds(results), across=axes is None)
     show_in_notebook(panels[0])
     if path is not None:
         save_figure(panels[0].figure, path)
     return panels[0]
+
+
+def _least(axes: Any) -> float:
+    """The least number above 0 that the curves have."""
+    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
+    return float(drawn[drawn > 0].min(initial=np.inf)) if (drawn > 0).any() else 0.0
+
+
+def legend_below(axes: Any, title: str, *, across: bool = False) -> None:
+    """The legend below the axes, or below a figure `across` all its panels, whose width it then leaves alone."""
+    curves, labels = axes.get_legend_handles_labels()
+    told = {"frameon": False, "alignment": "left", "fontsize": 8, "title": title, "title_fontsize": 8, "handlelength": 3.2}
+    told["ncols"] = 2 if across or max(map(len, labels), default=0) < 28 else 1
+    if across:
+        axes.figure.legend(curves, labels, loc="outside lower left", **told)
+    else:
+        axes.legend(curves, labels, loc="upper left", bbox_to_anchor=(0.0, -0.2), **told)
 
 
 def _draw(axes: Any, results: Mapping[str, Sequence[SimulationResult]], *, smoothed: bool) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import os
 from collections.abc import Iterator
@@ -12,19 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_bool, having, instance
+from .._support.checks import as_bool, as_integer, having, instance
 from .._support.files import writing
-from .._support.text import figure, plain, printable
+from .._support.text import figure, html_table, plain, printable
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.names import Names
 from ..model.operations import check_policy, evaluate, occupancy
 
-__all__ = ["PolicyRow", "PolicyTable", "policy_table"]
+__all__ = ["PolicyRow", "PolicyTable", "ShownTable", "policy_table"]
 
 Array = npt.NDArray[Any]
 SHOWN = 40
 """Rows that a printed table has."""
+DRAWN_STATES = 100
+"""States that a picture has."""
+ONLY = "only: the state allows no other action, as absorbing states do; what that one is called means nothing there"
+DRAWN = "stage 0 draws the first state and decides nothing: stage h is step h of an episode, counted from 1"
 
 
 class PolicyRow(NamedTuple):
@@ -45,6 +48,16 @@ class PolicyRow(NamedTuple):
     loss: float
     q: float
     value: float
+
+
+class ShownTable(NamedTuple):
+    """A policy table as it is printed: title, headings, rows of texts, the number of states that are left out, and notes."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    more: int
+    notes: list[str]
 
 
 class PolicyTable:
@@ -94,27 +107,36 @@ class PolicyTable:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[PolicyRow]:
-        layout, mask = self.mdp.layout, self.mdp.action_mask
+        mask = self.mdp.action_mask
         for s in self.states.tolist():
-            stage, local = layout.local(s)
-            name = self.names.state(layout, s)
-            for a in range(layout.n_actions) if mask is None else np.flatnonzero(mask[s]).tolist():
-                numbers = (self.policy[s, a], self.reached[s], self.occupancy[s, a], self.losses[s, a], self.q[s, a], self.value[s])
-                yield PolicyRow(stage, local, name, a, self.names.action(a), *map(float, numbers))
+            for a in range(self.mdp.layout.n_actions) if mask is None else np.flatnonzero(mask[s]).tolist():
+                yield self._row(s, a)
+
+    def _row(self, s: int, a: int) -> PolicyRow:
+        layout = self.mdp.layout
+        numbers = (self.policy[s, a], self.reached[s], self.occupancy[s, a], self.losses[s, a], self.q[s, a], self.value[s])
+        return PolicyRow(*layout.local(s), self.names.state(layout, s), a, self.names.action(a), *map(float, numbers))
 
     def best(self) -> list[PolicyRow]:
         """The likeliest action of each state, of equals the lowest."""
-        best: dict[tuple[int, int], PolicyRow] = {}
-        for row in self:
-            key = row.stage, row.state
-            if key not in best or row.probability > best[key].probability:
-                best[key] = row
-        return list(best.values())
+        return [self._row(s, self._likeliest(s)) for s in self.states.tolist()]
+
+    def _likeliest(self, s: int) -> int:
+        mask = self.mdp.action_mask
+        return int(self.policy[s].argmax()) if mask is None else int(np.where(mask[s], self.policy[s], -1.0).argmax())
+
+    def _decides(self, s: int) -> str:
+        """ "" where a state has a choice, "drawn" in a first layer that draws the first state, "only" where one action is allowed."""
+        mask = self.mdp.action_mask
+        if s == 0 and self.names.start_layer:
+            return "drawn"
+        return "only" if mask is not None and self.mdp.layout.n_actions > 1 and mask[s].sum() == 1 else ""
 
     @property
     def title(self) -> str:
         """Context, model and value of the policy."""
-        context = f"context {self.label}, " if self.label else ""
+        named = self.label if self.label.startswith("context") else f"context {self.label}"
+        context = f"{named}, " if self.label else ""
         return f"Policy: {context}{self.model} model, V(s_1) = {figure(float(self.value[0]), '.4f')}"
 
     def to_columns(self) -> dict[str, list[Any]]:
@@ -139,36 +161,47 @@ class PolicyTable:
         with writing(path) as file:
             file.write(text.getvalue().encode())
 
-    def _cells(self) -> tuple[list[str], list[list[str]], int]:
-        """Headings, the most likely action of each state, likeliest states first within a stage, and how many are left out."""
-        rows = sorted(self.best(), key=lambda row: (row.stage, -row.reached, row.state))
-        heads = ["stage", "state", "reached", "action", "prob.", "Q", "V"]
-        numbers = []
-        for r in rows[:SHOWN]:
-            values = [figure(x, ".3f") for x in (r.reached, r.probability, r.q, r.value)]
-            numbers.append([str(r.stage), printable(r.state_name), values[0], printable(r.action_name), *values[1:]])
-        return heads, numbers, len(rows) - len(numbers)
+    def shown(self, most: int = SHOWN) -> ShownTable:
+        """What a printed table has: the likeliest action of each state, likeliest states first within a stage.
+
+        Parameters
+        ----------
+        most : int
+            Of states, at least 1.
+        """
+        most = as_integer(most, "most", least=1)
+        layout = self.mdp.layout
+        stages = np.searchsorted(layout.offsets, self.states, side="right")
+        order = self.states[np.lexsort((self.states, -self.reached[self.states], stages))][:most].tolist()
+        rows, told = [], set()
+        for s in order:
+            r, kind = self._row(s, self._likeliest(s)), self._decides(s)
+            told.add(kind)
+            reached, probability, q, value = (figure(x, ".3f") for x in (r.reached, r.probability, r.q, r.value))
+            action, chance = ("-", "-") if kind == "drawn" else (printable(r.action_name), kind or probability)
+            rows.append([str(r.stage), printable(r.state_name), reached, action, chance, q, value])
+        notes = [note for kind, note in (("drawn", DRAWN), ("only", ONLY)) if kind in told]
+        return ShownTable(self.title, ["stage", "state", "reached", "action", "prob.", "Q", "V"], rows, len(self.states) - len(rows), notes)
 
     def __str__(self) -> str:
-        heads, rows, more = self._cells()
+        title, heads, rows, more, notes = self.shown()
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
         lines = [
             "  ".join(cell.ljust(w) if i in (1, 3) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
             for row in (heads, *rows)
         ]
-        return "\n".join([printable(self.title), *(line.rstrip() for line in lines), *([f"... {more} more states"] if more else [])])
+        return "\n".join([printable(title), *(line.rstrip() for line in lines), *([f"... {more} more states"] if more else []), *notes])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        heads, rows, more = self._cells()
-        head = "".join(f"<th>{name}</th>" for name in heads)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        rest = f"<p>... {more} more states</p>" if more else ""
-        return f"<p>{html.escape(self.title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+        title, heads, rows, more, notes = self.shown()
+        return html_table(title, heads, rows, *([f"... {more} more states"] if more else []), *notes)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, stage: int | None = None) -> Any:
         """A heat map of the probabilities of actions in the reached states (extra `plot`); returns the matplotlib Axes.
+
+        Of more than 100 states the likeliest are drawn, and the title says so.
 
         Parameters
         ----------
@@ -183,19 +216,25 @@ class PolicyTable:
         states = [s for s in self.states.tolist() if stage is None or layout.local(s)[0] == stage]
         if not states:
             raise OpoError(f"stage is {stage!r}: a layer with a reached state, 0 to {layout.horizon - 1}, is needed")
-        axes = new_figure(7.0, min(30.0, 1.6 + 0.22 * len(states))).add_subplot()
+        title = self.title
+        if len(states) > DRAWN_STATES:
+            title += f"\nthe {DRAWN_STATES} likeliest of {len(states):,} states"
+            states = sorted(sorted(states, key=lambda s: (-self.reached[s], s))[:DRAWN_STATES])
+        height = 1.6 + 0.22 * len(states)
+        axes = new_figure(7.0, height).add_subplot()
         shade = axes.imshow(self.policy[states], vmin=0, vmax=1, cmap="Blues", aspect="auto", interpolation="nearest")
         names = [f"{layout.local(s)[0]}: {plain(self.names.state(layout, s))}" for s in states]
-        step = -(-len(names) // 130)
-        axes.set_yticks(range(0, len(names), step), names[::step], fontsize=8)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
         turned = layout.n_actions > 8
         axes.set_xticks(
             range(layout.n_actions), [plain(self.names.action(a)) for a in range(layout.n_actions)], rotation=90 if turned else 0
         )
         axes.set_xlabel("action")
         axes.set_ylabel("stage: state")
-        axes.set_title(plain(self.title), fontsize=10)
-        axes.figure.colorbar(shade, ax=axes, label="probability", location="top", shrink=0.5, aspect=30)
+        axes.set_title("\n".join(map(plain, title.split("\n"))), fontsize=10)
+        axes.figure.colorbar(
+            shade, ax=axes, label="probability", location="top", shrink=0.5, aspect=30, fraction=0.4 / height, pad=0.1 / height
+        )
         show_in_notebook(axes)
         if path is not None:
             save_figure(axes.figure, path)
@@ -224,6 +263,12 @@ def policy_table(
     Returns
     -------
     PolicyTable
+
+    Raises
+    ------
+    OpoError
+        A context that is none of those that the environment lists. One that the agent never observed is a warning; contexts that are
+        numbers or vectors are not looked at.
     """
     agent = getattr(agent, "agent", agent)
     having(agent, "agent", ("policy",), "an Agent")
@@ -232,6 +277,10 @@ def policy_table(
     fitted = hasattr(agent, "model") and hasattr(agent, "fits") and not as_bool(true_model, "true_model")
     if not fitted and not hasattr(env, "mdp"):
         raise OpoError("env: an environment with mdp(context) is needed, as the agent fits no model (or true_model is True)")
+    if env is not None:
+        Names.of(env).check_context(context)
+    if hasattr(agent, "check_context"):
+        agent.check_context(context)
     mdp = agent.model(agent.fits, context) if fitted else env.mdp(context)
     known = names or (Names.of(env) if env is not None else Names.of(agent))
     label = str(env.label(context)) if hasattr(env, "label") else str(context)

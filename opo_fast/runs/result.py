@@ -11,10 +11,11 @@ import numpy.typing as npt
 from .._support.checks import as_integer, as_number, shown
 from .._support.files import reading
 from .._support.state import holds, read_state, write_state
-from .._support.text import figure
+from .._support.text import figure, html_table, printable
 from ..errors import OpoError
-from ..model.contextual import context_key
 from ..oracles.log import TrajectoryLog
+from .columns import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, check_numbered, check_values
+from .contexts import LISTED, ManyContexts, Seen, coordinates, joined
 
 if TYPE_CHECKING:
     from .decomposition import RegretTerms
@@ -23,14 +24,9 @@ __all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "ContextSummary", "Simul
 
 Array = npt.NDArray[Any]
 
-DIAGNOSTICS = ("truncated", "truncated_played", "vacuous_bonuses", "plausible_losses", "plausible_dynamics", "hedge_bound")
-ERRORS = ("held_out_squared_error", "held_out_log_loss", "true_squared_error", "true_log_loss")
-COLUMNS = (
-    "value", "optimal_value", "uniform_value", "observed_loss", "saturation", *DIAGNOSTICS, *ERRORS, "context_index", "loss_fit",
-    "dynamics_fit",
-)  # fmt: skip
-WHOLE = ("context_index", "loss_fit", "dynamics_fit")
 _FORMAT = "opo_fast.SimulationResult"
+CONTEXTS_SHOWN = 20
+"""Rows that a notebook shows of a result."""
 
 
 class ContextSummary(NamedTuple):
@@ -85,6 +81,8 @@ class SimulationResult:
         The oracles' fits after the episode, for classes that number them; -1 elsewhere.
     contexts : list
         The distinct contexts; empty where there are more than 10,000.
+    many : ManyContexts or None
+        What is known of more than 10,000 contexts: what tells them apart, and their coordinates where they are numbers or vectors.
     settings : dict
         Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: what each of `contexts` means.
     log : TrajectoryLog or None
@@ -96,10 +94,10 @@ class SimulationResult:
     log: TrajectoryLog | None = None
     terms: RegretTerms | None = None
 
-    def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any]) -> None:
+    def __init__(self, columns: dict[str, Array], contexts: list[Any], settings: dict[str, Any], many: ManyContexts | None = None) -> None:
         for name in COLUMNS:
             setattr(self, name, columns[name])
-        self.contexts, self.settings = contexts, settings
+        self.contexts, self.settings, self.many = contexts, settings, many
 
     value: Array
     optimal_value: Array
@@ -157,7 +155,8 @@ class SimulationResult:
     def summary(self, last: float = 0.1) -> list[ContextSummary]:
         """How well each context was learned, and a last line "all" for the whole run.
 
-        Numbered contexts come in their order, others in that of their first appearance.
+        Numbered contexts come in their order, others in that of their first appearance. Where they are too many to be listed, there is a
+        line for those that came as often: once, 2 to 9 times, 10 to 99 times, and so on.
 
         Parameters
         ----------
@@ -165,15 +164,35 @@ class SimulationResult:
             Share of the episodes, counted from the end, that stands for what was learned; above 0 and at most 1.
         """
         tail = self._tail(last)
+        if self.episodes and not self.contexts:
+            return self._summary_by_visits(tail)
         numbers = list(range(len(self.contexts)))
         if all(isinstance(context, int) for context in self.contexts):
             numbers.sort(key=self.contexts.__getitem__)
         lines = [self._line(self.settings["labels"][number], self.context_index == number, tail) for number in numbers]
         return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
 
+    def _summary_by_visits(self, tail: Array) -> list[ContextSummary]:
+        """A line for the contexts that came once, one for those that came 2 to 9 times, and so on; and the line "all"."""
+        visits = np.bincount(self.context_index)
+        digits = np.where(visits == 1, 0, np.floor(np.log10(np.maximum(visits, 1))).astype(np.int64) + 1)
+        lines = []
+        for d in np.unique(digits).tolist():
+            these = digits == d
+            span = "once" if d == 0 else f"{max(2, 10 ** (d - 1)):,} to {10**d - 1:,} times"
+            lines.append(self._line(f"{int(these.sum()):,} contexts that came {span}", these[self.context_index], tail))
+        return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
+
+    @property
+    def distinct(self) -> int:
+        """Number of distinct contexts."""
+        return int(self.context_index.max()) + 1 if self.episodes else 0
+
     @property
     def continuous(self) -> bool:
-        """Whether the contexts are numbers or vectors of numbers that hardly return."""
+        """Whether the contexts are numbers or vectors of numbers that hardly return, or that are too many to be listed."""
+        if self.many is not None:
+            return self.many.points is not None
         few = 2 * len(self.contexts) <= self.episodes
         return bool(self.contexts) and not few and all(_numeric(context) for context in self.contexts)
 
@@ -182,9 +201,7 @@ class SimulationResult:
 
         The quarters are those of the distinct contexts; a context on a border is in the lower one.
         """
-        if not self.contexts or not all(_numeric(context) for context in self.contexts):
-            raise OpoError("the contexts are not numbers, or vectors of one length: summary() has a line for each")
-        points = np.array([np.ravel(context) for context in self.contexts], np.float64)
+        points = self._points()
         tail, lines = self._tail(last), []
         for i in range(min(points.shape[1], as_integer(most, "most", least=1))):
             edges = np.unique(np.quantile(points[:, i], [0.0, 0.25, 0.5, 0.75, 1.0]))
@@ -194,6 +211,15 @@ class SimulationResult:
                 name = "context" if points.shape[1] == 1 else f"context[{i}]"
                 lines.append(self._line(f"{name} {span}", (bins == b)[self.context_index], tail))
         return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
+
+    def _points(self) -> Array:
+        """The coordinates of the distinct contexts, at most 8 each."""
+        told = None if self.many is None else self.many.points
+        if self.many is None and self.contexts and all(_numeric(context) for context in self.contexts):
+            told = Seen(self.contexts).many().points
+        if told is None:
+            raise OpoError("the contexts are not numbers, or vectors of one length: summary() is for them")
+        return told
 
     def _tail(self, last: float) -> Array:
         """Which episodes stand for what was learned."""
@@ -217,8 +243,8 @@ class SimulationResult:
         Raises
         ------
         OpoError
-            `later` is another run, or does not begin where this one ends; or there are more than 10,000 contexts, which a
-            result does not list (``simulate(..., resume=)`` gives one result).
+            `later` is another run, or does not begin where this one ends; or one of them is from the file of an older version and has
+            more than 10,000 contexts.
         """
         if not isinstance(later, SimulationResult):
             raise OpoError(f"later is a {type(later).__name__}: an opo_fast.SimulationResult is needed")
@@ -228,16 +254,14 @@ class SimulationResult:
         end = self.first + self.episodes
         if later.first != end:
             raise OpoError(f"later begins at episode {later.first}: {end}, where this run ends, is needed")
-        if any(run.episodes and not run.contexts for run in (self, later)):
-            raise OpoError("the contexts of a run of more than 10,000 are not listed: simulate(..., resume=...) gives one result")
-        keys = {context_key(context): i for i, context in enumerate(self.contexts)}
-        contexts, labels = list(self.contexts), list(self.settings["labels"])
-        numbers = np.empty(len(later.contexts), np.int64)
-        for i, (context, label) in enumerate(zip(later.contexts, later.settings["labels"], strict=True)):
-            numbers[i] = keys.setdefault(context_key(context), len(contexts))
-            if numbers[i] == len(contexts):
-                contexts.append(context)
-                labels.append(label)
+        many, numbers = joined(self._many(), later._many())
+        contexts, labels = [*self.contexts], [*self.settings["labels"]]
+        if len(many.digests) > LISTED:
+            contexts, labels = [], []
+        else:
+            new = np.flatnonzero(numbers >= len(contexts)).tolist()
+            contexts += [later.contexts[i] for i in new]
+            labels += [later.settings["labels"][i] for i in new]
         columns = {name: np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS}
         columns["context_index"] = np.concatenate([self.context_index, numbers[later.context_index]])
         settings = {
@@ -248,7 +272,16 @@ class SimulationResult:
             "exact": self.exact and later.exact,
             "labels": labels,
         }
-        return SimulationResult(columns, contexts, settings)
+        return SimulationResult(columns, contexts, settings, None if contexts or not many.digests.size else many)
+
+    def _many(self) -> ManyContexts:
+        """The contexts of a run, as those of one with many."""
+        if self.many is None and self.episodes and not self.contexts:
+            raise OpoError(
+                "a result of more than 10,000 contexts that an older version wrote does not tell them apart: simulate(..., resume=...) "
+                "gives one result"
+            )
+        return Seen(self.contexts).many() if self.many is None else self.many
 
     def __add__(self, later: SimulationResult) -> SimulationResult:
         return self.join(later)
@@ -257,7 +290,10 @@ class SimulationResult:
         """Write the result to `path` as npz (no pickle). Contexts that a file cannot hold are kept as their repr."""
         contexts = [context if holds(context) else repr(context) for context in self.contexts]
         columns = {name: getattr(self, name) for name in COLUMNS}
-        state = {"format": _FORMAT, "version": 2, "settings": self.settings, "contexts": contexts, "columns": columns}
+        settings = {**self.settings, "labels": list(self.settings["labels"])}
+        state = {"format": _FORMAT, "version": 2, "settings": settings, "contexts": contexts, "columns": columns}
+        if self.many is not None:
+            state["many"] = self.many._asdict()
         write_state(path, state, compressed=True)
 
     @classmethod
@@ -304,11 +340,22 @@ class SimulationResult:
             said = f"observed loss {float(self.observed_loss.sum()):.4g}, regret unknown (samples alone)"
         return f"<SimulationResult {self.settings['agent']} on {self.settings['environment']}: {self.episodes} episodes, {said}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: `summary`, of many contexts the first and the line "all"."""
+        lines = self.summary()
+        shown = lines if len(lines) <= CONTEXTS_SHOWN else [*lines[: CONTEXTS_SHOWN - 1], lines[-1]]
+        heads = ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"]
+        rows = [
+            [printable(line.label), f"{line.episodes:,}", *(figure(x) for x in line[2:6]), figure(line.gap_closed, ".1%")] for line in shown
+        ]
+        title = f"{self.settings['agent']} on {self.settings['environment']}: {self.episodes:,} episodes"
+        rest = f"{len(lines) - len(shown)} more contexts are in summary(). " if len(shown) < len(lines) else ""
+        return html_table(printable(title), heads, rows, rest + "Values and the gap closed are means over the last tenth of the run.")
+
 
 def _numeric(context: Any) -> bool:
-    if isinstance(context, np.ndarray):
-        return context.dtype.kind in "iuf"
-    return isinstance(context, float) or (isinstance(context, tuple) and all(isinstance(x, (int, float)) for x in context))
+    """Whether a listed context is a number or a vector; whole numbers are names there."""
+    return not isinstance(context, (int, np.integer)) and coordinates(context) is not None
 
 
 def _share(regret: Array, gap: Array) -> float:
@@ -325,12 +372,10 @@ _KINDS: dict[str, Any] = {
     "seconds": (int, float),
     "labels": list,
 }
-_MEASURED = ("saturation", *DIAGNOSTICS, *ERRORS)
-"""Columns that may be NaN or infinite: agents without bonuses or oracles, fits that exclude what happened."""
 
 
-def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[str, Any]]:
-    """The columns, contexts and settings of a state, or an error that names what is wrong."""
+def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[str, Any], ManyContexts | None]:
+    """What `SimulationResult` takes, from a state, or an error that names what is wrong."""
     if (state.get("format"), state.get("version")) != (_FORMAT, 2):
         raise OpoError(f"its format is {state.get('format')!r}, version {state.get('version')!r}: {_FORMAT!r}, version 2, is needed")
     columns, contexts, settings = (state.get(name) for name in ("columns", "contexts", "settings"))
@@ -345,26 +390,29 @@ def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[s
         raise OpoError(f"there are {len(labels)} labels for {len(contexts)} contexts")
     if not np.isfinite(settings["seconds"]) or settings["seconds"] < 0:
         raise OpoError(f"settings['seconds'] is {settings['seconds']!r}")
-    if not isinstance(settings.get("exact", True), bool) or type(settings.get("first_episode", 0)) is not int:
+    exact, layers = settings.get("exact", True), settings.get("layers")
+    if layers is not None and (type(layers) is not int or layers < 1):
+        raise OpoError(f"settings['layers'] is {shown(layers)}")
+    if not isinstance(exact, bool) or type(settings.get("first_episode", 0)) is not int:
         raise OpoError(f"settings say exact {shown(settings.get('exact'))}, first_episode {shown(settings.get('first_episode'))}")
-    unknown = _MEASURED if settings.get("exact", True) else (*_MEASURED, "value", "optimal_value", "uniform_value")
     length = None
     for name in COLUMNS:
-        length = _check_column(name, columns.get(name), length, unknown)
+        length = _check_column(name, columns.get(name), length)
     if length is not None and length > settings["planned_episodes"]:
         raise OpoError(f"it has {length} episodes of {settings['planned_episodes']} that were planned")
     numbers = columns["context_index"]
     if numbers.size and (numbers.min() < 0 or (contexts and numbers.max() >= len(contexts))):
         raise OpoError(f"context_index runs from {numbers.min()} to {numbers.max()}, and there are {len(contexts)} contexts")
-    return columns, contexts, settings
+    check_values(columns, layers, exact)
+    check_numbered(numbers)
+    many = None if state.get("many") is None else ManyContexts.of(state["many"], int(numbers.max(initial=-1)) + 1)
+    return columns, contexts, settings, many
 
 
-def _check_column(name: str, column: Any, length: int | None, unknown: tuple[str, ...]) -> int:
+def _check_column(name: str, column: Any, length: int | None) -> int:
     dtype = np.dtype(np.int64 if name in WHOLE else np.float64)
     if not isinstance(column, np.ndarray) or column.dtype != dtype or column.ndim != 1:
         raise OpoError(f"its column {name} is not a vector of {dtype}")
     if length is not None and column.size != length:
         raise OpoError(f"its column {name} has {column.size} entries, the others have {length}")
-    if name not in WHOLE and name not in unknown and not np.isfinite(column).all():
-        raise OpoError(f"its column {name} has an entry that is not finite, in episode {int(np.flatnonzero(~np.isfinite(column))[0]) + 1}")
     return int(column.size)

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_bool, as_integer, as_real, frozen
+from .._support.checks import as_bool, as_integer, as_path, as_real, frozen
 from .._support.fields import Fields, agrees
 from .._support.files import reading
-from .._support.interrupts import interrupts
+from .._support.interrupts import interrupts, shielded
 from .._support.memory import check_room
 from .._support.progress import bar
 from .._support.state import holds, read_state, write_state
 from .._support.text import figure
 from ..errors import OpoError
-from ..model.contextual import ContextualMDP, Trajectory, context_key
+from ..model.contextual import ContextualMDP, context_key
 from ..model.operations import Backend, check_backend
 from ..model.streams import Streams
 from ..oracles.log import Recorder
+from .columns import COLUMNS, DIAGNOSTICS, WHOLE, check_numbered, check_values
+from .contexts import LISTED, Seen
 from .decomposition import check_terms, regret_decomposition
-from .result import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, SimulationResult
+from .labels import Labels
+from .result import SimulationResult
 from .worlds import world_of
 
 __all__ = ["Simulation", "simulate"]
@@ -33,14 +37,6 @@ Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.Simulation"
 SAVE_SECONDS = 30.0
 """Between two savings of a run; longer where a saving takes longer than a twentieth of that."""
-
-
-def _label(cmdp: Any, context: Any) -> str:
-    """What the environment calls a context."""
-    if hasattr(cmdp, "label"):
-        return str(cmdp.label(context))
-    labels = getattr(cmdp, "labels", ())
-    return str(labels[context]) if isinstance(context, int) and 0 <= context < len(labels) else str(context)
 
 
 LOOKS = 16
@@ -89,21 +85,32 @@ class Simulation:
         self.first = as_integer(getattr(agent, "episode", 0), "agent.episode", least=0)
         self.episode = 0
         self.contexts: list[Any] = []
-        self.labels: list[str] = []
         check_room(len(COLUMNS) * self.episodes, f"episodes is {self.episodes}: the records of so many")
-        self.columns: dict[str, Array] = {
+        self._columns: dict[str, Array] = {
             name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
         }
         self._world = world_of(cmdp, self.streams, backend)
         self._numbers: dict[Any, int] = {}
+        self._seen: Seen | None = None  # contexts that are too many to be listed
         self._ahead: list[Any] = []
         self._recorder = Recorder(cmdp.layout) if as_bool(log, "log") else None
         self.seconds = 0.0
         self.about: dict[str, Any] = {}
 
+    @property
+    def columns(self) -> dict[str, Array]:
+        """What was recorded, one entry per episode of the run; those of episodes to come are NaN or -1."""
+        self._world.fill(self._columns)
+        return self._columns
+
+    @property
+    def labels(self) -> Labels:
+        """What the environment calls each of the contexts."""
+        return Labels(self.cmdp, self.contexts)
+
     def context(self, episode: int) -> Any:
         """The context of an episode of this run; it depends on the seed, `first` and the episode alone."""
-        context = self.cmdp.sample_context(self.streams.generator("contexts", self.first + episode))
+        context = self.cmdp.sample_context(self.streams.moved("contexts", self.first + episode))
         # An environment may write all its contexts into one array.
         return frozen(context.copy()) if isinstance(context, np.ndarray) else context
 
@@ -120,11 +127,11 @@ class Simulation:
     def step(self) -> None:
         """Play one episode."""
         began = time.perf_counter()
-        t, columns = self.episode, self.columns
+        t, columns = self.episode, self._columns
         context = self._coming()
         self._world.enter(context)
         policy = self._world.check(self.agent.policy(context))
-        values = self._world.values(context, policy)
+        self._world.hold(t, context, policy, columns)
         saturation = float(self.agent.saturation(context)) if hasattr(self.agent, "saturation") else np.nan
         if hasattr(self.agent, "diagnostics"):
             numbers = self.agent.diagnostics(context, full=_looks(self.first + t))
@@ -135,32 +142,30 @@ class Simulation:
         if self._recorder is not None:
             self._recorder.add(trajectory, policy, self._world.action_mask)
         number = self._number(context)
-        columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = values
         columns["observed_loss"][t] = trajectory.losses.sum()
         columns["saturation"][t] = saturation
         columns["context_index"][t] = number
         if hasattr(self.agent, "held_out"):
-            self._record_errors(t, trajectory)
+            columns["held_out_squared_error"][t], columns["held_out_log_loss"][t] = self.agent.held_out
+            self._world.played(t, trajectory)
         fits = getattr(self.agent, "fits", (-1, -1))
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
         self.episode += 1
         self.seconds += time.perf_counter() - began
 
-    def _record_errors(self, t: int, trajectory: Trajectory) -> None:
-        """Errors along a trajectory of the fits before it, and of the truth."""
-        for name, error in zip(ERRORS, (*self.agent.held_out, *self._world.errors(trajectory)), strict=True):
-            self.columns[name][t] = error
-
     def _number(self, context: Any) -> int:
         """The number of a context in order of first appearance."""
+        n = len(self._numbers)
         key = context_key(context)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._numbers)
-            if len(self._numbers) <= 10_000:
+        number = self._numbers.setdefault(key, n)
+        if number == n:
+            if n < LISTED:
                 self.contexts.append(context)
-                self.labels.append(_label(self.cmdp, context))
-        return self._numbers[key]
+            else:
+                self._seen = self._seen or Seen(self.contexts)
+                self._seen.add(context, key)
+        return number
 
     def state(self) -> dict[str, Any]:
         """All that a run of the same arguments needs to go on with the same bits: arrays and plain values.
@@ -207,6 +212,11 @@ class Simulation:
         if episode > self.episodes:
             raise OpoError(f"episodes is {self.episodes}, of which {episode} are played already: at least {episode} is needed to go on")
         columns = _checked_columns(fields.inner("columns"), episode)
+        try:
+            check_values(columns, self.cmdp.layout.horizon, self._world.exact)
+            check_numbered(columns["context_index"])
+        except OpoError as error:
+            raise fields.fault("columns", f"cannot be those of a run: {error}") from None
         if not (hasattr(self.agent, "state") and hasattr(self.agent, "restore")):
             raise OpoError(f"agent is a {type(self.agent).__name__} without state() and restore(state): its run cannot be gone on with")
         theirs = fields.inner("agent")
@@ -223,7 +233,7 @@ class Simulation:
         for name, column in self.columns.items():
             column[:episode] = columns[name]
         self.episode, self.seconds, self.first, self._ahead = episode, seconds, first, []
-        self._numbers, self.contexts, self.labels = {}, [], []
+        self._numbers, self._seen, self.contexts = {}, None, []
         _, seen = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in seen:
             self._number(self.context(int(t)))
@@ -278,7 +288,7 @@ class Simulation:
 
     def result(self, *, interrupted: bool = False) -> SimulationResult:
         """What was recorded so far."""
-        few = len(self._numbers) <= 10_000
+        few = self._seen is None
         settings = {
             "environment": self._environment_name(),
             "agent": self.agent_name,
@@ -286,12 +296,13 @@ class Simulation:
             "planned_episodes": self.episodes,
             "first_episode": self.first,
             "exact": self._world.exact,
+            "layers": self.cmdp.layout.horizon,
             "interrupted": interrupted,
             "seconds": self.seconds,
-            "labels": list(self.labels) if few else [],
+            "labels": self.labels if few else [],
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
-        result = SimulationResult(columns, list(self.contexts) if few else [], settings)
+        result = SimulationResult(columns, list(self.contexts) if few else [], settings, None if self._seen is None else self._seen.many())
         result.log = None if self._recorder is None else self._recorder.log()
         return result
 
@@ -316,9 +327,6 @@ def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
             array = as_real(fields.value(name), fields.place(name))
             fields.check(name, array.shape == (episode,), f"has shape {array.shape}: ({episode},) is needed")
             columns[name] = array
-    _, first = np.unique(columns["context_index"], return_index=True)
-    numbered = np.array_equal(columns["context_index"][first], np.arange(first.size)) and bool((np.diff(first) > 0).all())
-    fields.check("context_index", numbered, "does not number contexts in order of first appearance")
     return columns
 
 
@@ -327,6 +335,7 @@ class _Saver:
 
     def __init__(self, run: Simulation, path: str | os.PathLike[str] | None) -> None:
         self.run, self.path = run, path
+        self.saved = run.episode
         self._next = time.monotonic() + SAVE_SECONDS
 
     def save(self, *, now: bool = False) -> None:
@@ -334,9 +343,21 @@ class _Saver:
         began = time.monotonic()
         if self.path is None or not self.run.episode or not (now or began >= self._next):
             return
-        self.run.save(self.path)
+        with shielded():
+            self.run.save(self.path)
+            self.saved = self.run.episode
         ended = time.monotonic()
         self._next = ended + max(SAVE_SECONDS, 20 * (ended - began))
+
+    def told(self) -> None:
+        """Say what is lost where a second Ctrl-C stopped the run."""
+        done = self.run.episode
+        if self.path is not None and self.saved < done:
+            warnings.warn(
+                f"a second Ctrl-C stopped the run in the middle of episode {done + 1:,}: {as_path(self.path)!r} has the first "
+                f"{self.saved:,} episodes, and those after them are not saved",
+                stacklevel=4,
+            )
 
 
 def simulate(
@@ -368,7 +389,7 @@ def simulate(
         Keys the streams of contexts, actions, transitions and losses. The same seed gives the same bits, and two agents
         with the same seed see the same contexts and uniforms. No global random state is touched.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal, once the run has taken two seconds.
+        A bar. Default: on a terminal and in a notebook, once the run has taken two seconds.
     backend : {"numba", "numpy"}
         Of the true values and the rollouts; the agent has its own.
     log : bool
@@ -385,8 +406,9 @@ def simulate(
     Returns
     -------
     SimulationResult
-        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set. The episode under way is finished
-        first, so that the agent can go on being used; a second Ctrl-C stops in the middle of it.
+        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set. The episode under way is finished and saved first, so
+        that the agent can go on being used; a second Ctrl-C, a second or more after the first, stops in the middle of an episode (never of
+        a saving) and warns of what was not saved.
 
     Raises
     ------
@@ -412,15 +434,16 @@ def play_out(run: Simulation, *, progress: bool | None = None, save: str | os.Pa
     # Only the first episode takes long without a sign: kernels are compiled then.
     with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:
-            while run.episode < run.episodes and not interrupted():
-                run.step()
-                shown(run.episode, run.regret_so_far)
-                saver.save()
+            try:
+                while run.episode < run.episodes and not interrupted():
+                    run.step()
+                    shown(run.episode, run.regret_so_far)
+                    saver.save()
+            except Exception as error:
+                error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
+                raise
+            saver.save(now=True)
         except KeyboardInterrupt:
-            # In the middle of an episode: what was saved before is whole, the agent perhaps not.
-            return run.result(interrupted=True)
-        except Exception as error:
-            error.add_note(f"in episode {run.episode + 1} of {run.episodes}")
-            raise
-        saver.save(now=True)
+            # In the middle of an episode what was saved before is whole, the agent perhaps not.
+            saver.told()
     return run.result(interrupted=run.episode < run.episodes)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_integer, as_items, as_number, instance
+from .._support.checks import as_integer, as_items, as_number, instance, shown
 from ..agents.baselines import Greedy
 from ..agents.chain_agent import ChainAgent
 from ..agents.opo import OPO
@@ -83,19 +84,9 @@ def history_at(agent: OPO, context: Any, episodes: int | None = None) -> list[La
         How many. Default: all, one more than the agent has observed, as the next episode's fits are there already.
     """
     instance(agent, "agent", OPO)
-    there = len(agent.history)
-    models: dict[Hashable, LayeredMDP] = {}
-    dynamics: dict[Hashable, LayeredMDP] = {}
-    listed = []
-    for k in range(there if episodes is None else as_integer(episodes, "episodes", least=1, most=there)):
-        fits = agent.history[k][:2]
-        if fits not in models:
-            # Of one fit the same transitions object, so that no pair of a policy and a dynamics is looked at twice.
-            known = dynamics.get(fits[1])
-            model = agent.model(fits, context) if known is None else known.with_losses(agent.loss_oracle.losses(fits[0], context))
-            models[fits] = dynamics[fits[1]] = model
-        listed.append(models[fits])
-    return listed
+    there, models = len(agent.history), _Models(agent, context)
+    steps = range(there if episodes is None else as_integer(episodes, "episodes", least=1, most=there))
+    return [models.model(agent.history[k]) for k in steps]
 
 
 def optimistic_steps(history: Iterable[LayeredMDP], *, eta: float, beta_loss: float, beta_dynamics: float) -> Iterator[Step]:
@@ -177,17 +168,43 @@ def agent_steps(agent: ChainAgent, wanted: Wanted) -> Iterator[tuple[int, int, S
     agent : ChainAgent
         After a run.
     wanted : sequence of (context, episodes)
-        Different contexts, and of each the episodes, counted from 0 and rising.
+        Contexts, and of each the episodes, counted from 0 and rising, the last one being that which the agent would play next.
 
-    Yields
+    Returns
+    -------
+    iterator of (which, episode, step)
+        The position in `wanted`, the episode, and its `Step`. None are there of the episodes that RM-UCDD is forced to play.
+
+    Raises
     ------
-    which : int
-        The position in `wanted`.
-    episode : int
-    step : Step
-        None are there of the episodes that RM-UCDD is forced to play.
+    OpoError
+        Another agent, or episodes that it has not come to.
     """
     instance(agent, "agent", ChainAgent)
+    return _agent_steps(agent, _checked(wanted, agent.rule.forced + len(agent.history) - 1))
+
+
+def _checked(wanted: Any, last: int) -> Wanted:
+    """What was asked for, of episodes up to `last`, or an error that names what is not."""
+    found: list[tuple[Any, Sequence[int]]] = []
+    for i, pair in enumerate(as_items(wanted, "wanted", "pairs of a context and its episodes")):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise OpoError(f"wanted[{i}] is {shown(pair)}: a context and its episodes are needed")
+        context, episodes = pair
+        name = f"wanted[{i}][1]"
+        if isinstance(episodes, range):
+            for t in (min(episodes), max(episodes)) if episodes else ():
+                as_integer(t, f"{name}: an episode", least=0, most=last)
+        else:
+            episodes = [as_integer(t, f"{name}[{j}]", least=0, most=last) for j, t in enumerate(as_items(episodes, name, "episodes"))]
+        if any(a >= b for a, b in pairwise(episodes)):
+            raise OpoError(f"{name} is {shown(episodes)}: episodes that rise are needed")
+        found.append((context, episodes))
+    return found
+
+
+def _agent_steps(agent: ChainAgent, wanted: Wanted) -> Iterator[tuple[int, int, Step]]:
+    """The steps of contexts and episodes that were checked."""
     rule = agent.rule
     if isinstance(rule, SelfTuningRule):
         rule = _Counted(**{field.name: getattr(rule, field.name) for field in fields(rule)})
@@ -216,7 +233,7 @@ def _group_steps(agent: ChainAgent, engine: ChainEngine, members: Wanted, first:
         if rule.greedy:
             policies = [agent.full(chain.policy(lane)) for lane in lanes_at[t]]
         for lane, policy in zip(lanes_at[t], policies, strict=True):
-            plausible = models[lane].at(history[k])
+            plausible = models[lane].plausible(history[k])
             visits = plausible.model.transitions.scatter(_visits(chain, lane))
             yield first + lane, t, _step(plausible, policy, visits, rule.bonus(k))
 
@@ -232,16 +249,26 @@ class _Models:
 
     def __init__(self, agent: ChainAgent, context: Any) -> None:
         self.agent, self.context = agent, context
-        self.found: dict[Fits, Plausible] = {}
+        self.models: dict[Hashable, LayeredMDP] = {}
         self.dynamics: dict[Hashable, LayeredMDP] = {}
+        self.found: dict[Fits, Plausible] = {}
 
-    def at(self, fits: Fits) -> Plausible:
-        found = self.found.get(fits)
-        if found is None:
-            found = self.agent.plausible_at(fits, self.context)
-            known = self.dynamics.setdefault(fits.dynamics, found.model)
-            found = self.found[fits] = found._replace(model=known.with_losses(found.model.losses))
-        return found
+    def model(self, fits: Fits) -> LayeredMDP:
+        key = fits[:2]
+        if key not in self.models:
+            known = self.dynamics.get(fits.dynamics)
+            if known is None:
+                model = self.agent.model(key, self.context)
+            else:
+                model = known.with_losses(self.agent.loss_oracle.losses(fits.loss, self.context))
+            self.models[key] = self.dynamics[fits.dynamics] = model
+        return self.models[key]
+
+    def plausible(self, fits: Fits) -> Plausible:
+        if fits not in self.found:
+            known = self.agent.plausible_at(fits, self.context) if self.agent.plausible else Plausible(self.model(fits))
+            self.found[fits] = known._replace(model=self.model(fits))
+        return self.found[fits]
 
 
 def _step(plausible: Plausible, policy: Array, visits: Array, betas: Bonus, blocks: list[Any] | None = None) -> Step:
@@ -279,7 +306,7 @@ def greedy_steps(agent: Greedy, fits: Sequence[tuple[int, int]], wanted: Wanted)
         As of `agent_steps`.
     """
     nothing = np.zeros(agent.layout.shape)
-    for which, (context, episodes) in enumerate(wanted):
+    for which, (context, episodes) in enumerate(_checked(wanted, len(fits) - 1)):
         known: dict[tuple[int, int], LayeredMDP] = {}
         for t in episodes:
             model = known.get(fits[t])

@@ -114,7 +114,7 @@ def tune(
     seed : int
         Of the search itself.
     progress : bool, optional
-        A bar on standard error. Default: on a terminal.
+        A bar. Default: on a terminal and in a notebook.
 
     Returns
     -------

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .._support import text as texts
 from .._support.text import count, plain, setting
 from ..errors import OpoError
-from ..runs.plots import COLOURS, lighten, new_figure
+from ..runs.plots import COLOURS, LINES, legend_below, lighten, new_figure
 from ..runs.statistics import band
 from .grid import choices
 from .results import Results
@@ -21,8 +21,6 @@ from .statistics import Heatmap
 __all__ = ["curves", "draw_heatmap", "shown_agents"]
 
 Array = npt.NDArray[Any]
-STYLES = ("-", "--", "-.")
-"""So that curves on top of each other show; with the colours they repeat after 21."""
 POINTS = 200
 """Points of a curve that are drawn: the eye sees no more."""
 MOST = 8
@@ -98,7 +96,7 @@ def curves(results: Results, column: str = "cumulative_regret", *, environments:
         raise OpoError(f"no run of {results.study.name!r} is finished: there is nothing to draw")
     across = min(3, len(shown))
     down = math.ceil(len(shown) / across)
-    figure = new_figure(4.6 * across + 0.8, 3.9 * down)
+    figure = new_figure(4.6 * across + 0.8, 4.7 * down)
     for i, name in enumerate(shown):
         axes = figure.add_subplot(down, across, i + 1)
         _panel(axes, results, name, column)
@@ -108,18 +106,19 @@ def curves(results: Results, column: str = "cumulative_regret", *, environments:
 def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     scale = 1e-6 if column == "memory" else 1.0
     uniform: tuple[Array, Array] | None = None
-    seeds, judged, tops = 0, judged_on(results), list[tuple[float, float]]()
+    seeds, judged, tops, least = 0, judged_on(results), list[tuple[float, float]](), 0.0
     for label, legend, number in shown_agents(results, environment):
         episodes, values, found = results.curves(environment, label, column, points=POINTS)
         chosen = [i for i, seed in enumerate(found) if judged is None or seed in judged]
         if not chosen:
             continue
         mean, low, high = band(scale * values[chosen])
-        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
+        colour, style = COLOURS[number % len(COLOURS)], LINES[number % len(LINES)]
         axes.plot(episodes, mean, color=colour, linestyle=style, label=plain(legend), linewidth=1.6)
         axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         seeds = max(seeds, len(chosen))
         drawn = np.concatenate([mean, high])
+        least = min(least, float(np.nanmin(np.concatenate([mean, low, [0.0]]))))
         tops.append((float(np.where(np.isnan(drawn), -np.inf, drawn).max()), float(mean[-1])))
         if column == "cumulative_regret" and uniform is None:
             when, base, _ = results.curves(environment, label, "cumulative_uniform_regret", points=POINTS)
@@ -127,16 +126,16 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     # The learners fill the picture; the uniform policy may leave it.
     learners = [most for most, last in tops if uniform is None or abs(last - uniform[1][-1]) > 1e-9 * abs(last)]
     top = 1.05 * max(learners) if max(learners, default=0.0) > 0 else axes.get_ylim()[1]
-    if uniform is not None:
+    if uniform is not None and len(learners) == len(tops):
         axes.plot(*uniform, color="#888888", linestyle=(0, (1, 1.5)), label="uniform policy", linewidth=1.2)
     lighten(axes)
-    axes.set_ylim(min(0.0, axes.get_ylim()[0]), top)
+    axes.set_ylim(1.05 * least, top)
     axes.set_xlim(left=0)
     axes.set_title(plain(environment), fontsize=10, loc="left")
     axes.set_xlabel("episode")
     axes.set_ylabel(LABELS.get(column, column))
     told = f"mean of {count(seeds, 'seed')}" + (", band: 95 % bootstrap" if seeds > 1 else "")
-    axes.legend(frameon=False, fontsize=8, title=told, title_fontsize=8)
+    legend_below(axes, told)
 
 
 def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._support.progress import Bars
+from .._support.progress import Bars, wants_bars
 from .._support.text import duration, figure, printable
 from .grid import Run
 from .signs import STALE, alive
@@ -112,7 +112,7 @@ def seconds_left(
 
 
 class Watcher:
-    """Overall and per-worker progress on standard error: bars on a terminal, a line now and then elsewhere."""
+    """Overall and per-worker progress on standard error: bars on a terminal and in a notebook, a line now and then elsewhere."""
 
     def __init__(self, store: Store, runs: Sequence[Run], waiting: Sequence[Run], workers: int) -> None:
         self.store, self.runs, self.workers = store, runs, workers
@@ -125,7 +125,7 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to show."""
-        if sys.stderr.isatty():
+        if wants_bars(None):
             self._bars = Bars()
             self._bars.set("", "runs", 0, len(self.runs), "kernels are compiled on first use")
         self._thread.start()

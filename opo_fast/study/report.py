@@ -18,7 +18,7 @@ from .._support.text import duration, figure, interval, share
 from ..errors import OpoError, install
 from ..runs.plots import missing_matplotlib
 from ..runs.statistics import Estimate, estimate
-from . import figures, statistics
+from . import figures, policies, statistics
 from .origin import mixtures
 from .progress import failed_label, status
 from .results import Results
@@ -142,7 +142,30 @@ def _environment(results: Results, environment: str, draw: Callable[[Any], Any])
         return [cell(agent, lambda name: estimate(list(results.summaries(environment, agent, name).values()))) for cell in columns.values()]
 
     picture = draw(lambda: figures.curves(results, environments=[environment]))
-    return {"label": environment, "figure": picture, "columns": list(columns), "rows": [row(agent) for agent in agents]}
+    return {
+        "label": environment,
+        "figure": picture,
+        "columns": list(columns),
+        "rows": [row(agent) for agent in agents],
+        "policies": _policies(results, environment),
+    }
+
+
+def _policies(results: Results, environment: str) -> list[dict[str, Any]]:
+    """For each agent that is drawn what its first finished seed has learned, or why that is not shown."""
+    found = []
+    for label, _, _ in figures.shown_agents(results, environment):
+        shown: dict[str, Any] = {"agent": label, "seed": "", "tables": []}
+        shown["reason"] = "those of the study's first seed are kept, and this one has none"
+        for run in results.finished(environment, label):
+            content, message = policies.kept(results.store, run.id)
+            if message:
+                shown["reason"] = message
+            if content is not None:
+                shown.update(seed=run.seed, tables=content["tables"], reason=content["reason"])
+                break
+        found.append(shown)
+    return found
 
 
 def _comparisons(results: Results) -> list[list[str]]:

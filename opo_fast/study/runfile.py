@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from .._support.files import check_plain
 from .._support.parquet import read_table
+from .._support.seal import checksum, opened, sealed
 from .._support.state import members_of
 from ..errors import OpoError, install
 
@@ -69,7 +69,9 @@ def require_pyarrow() -> Any:
 
 def write_run(file: BinaryIO, meta: Meta, columns: Mapping[str, Array], format: str) -> None:
     """Write a run to an open file, as "parquet" or "npz"."""
-    texts = _seal(meta, columns)
+    text = json.dumps(meta)
+    sums, total = sealed(text, columns)
+    texts = {"opo_fast": text, "opo_fast.columns": sums, "opo_fast.sum": total}
     if format == "parquet":
         pa = require_pyarrow()
         table = pa.table(dict(columns)).replace_schema_metadata(texts)
@@ -101,30 +103,20 @@ def read_run(path: pathlib.Path, wanted: Sequence[str] | None = None) -> StoredR
     return StoredRun(meta, columns)
 
 
-def _seal(meta: Meta, columns: Mapping[str, Array]) -> dict[str, str]:
-    """The texts that a run file holds beside its columns: settings, checksums of the columns, and the checksum of both."""
-    text, sums = json.dumps(meta), json.dumps({name: _checksum(column) for name, column in columns.items()})
-    return {"opo_fast": text, "opo_fast.columns": sums, "opo_fast.sum": hashlib.sha256((text + sums).encode()).hexdigest()}
-
-
 def _unseal(texts: Mapping[str, str], columns: Mapping[str, Array], wanted: Sequence[str] | None) -> Meta:
     """The settings of a run file, or an error where it is not what was written."""
-    text, sums = texts["opo_fast"], texts["opo_fast.columns"]
-    if hashlib.sha256((text + sums).encode()).hexdigest() != texts["opo_fast.sum"]:
-        raise ValueError("the checksum of its settings is wrong")
-    known = json.loads(sums)
+    text = texts["opo_fast"]
+    try:
+        known = opened(text, texts["opo_fast.columns"], texts["opo_fast.sum"])
+    except OpoError as error:
+        raise ValueError(str(error)) from None
     for name in known if wanted is None else wanted:
         if name not in known:
             raise OpoError(f"run {json.loads(text)['id']} has no column {name!r}: one of {', '.join(known)} is needed")
-        if name not in columns or _checksum(columns[name]) != known[name]:
+        if name not in columns or checksum(columns[name]) != known[name]:
             raise ValueError(f"its column {name!r} is gone, or has a wrong checksum")
     meta: Meta = json.loads(text)
     return meta
-
-
-def _checksum(column: Array) -> str:
-    array = np.ascontiguousarray(column)
-    return hashlib.blake2b(array.dtype.str.encode() + array.tobytes(), digest_size=8).hexdigest()
 
 
 def _read_parquet(pa: Any, path: pathlib.Path, wanted: Sequence[str] | None) -> tuple[dict[str, str], dict[str, Array]]:

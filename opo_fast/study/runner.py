@@ -90,7 +90,7 @@ def run_study(
         What happens to finished runs whose environment's file, module or version of the package was another: an error
         that names them, or they are done again, or they are kept beside the new ones.
     progress : bool, optional
-        Bars on standard error. Default: on a terminal.
+        Bars. Default: on a terminal and in a notebook.
 
     Returns
     -------
@@ -170,7 +170,19 @@ def _tasks(
     failed = store.failed()
     driver, folder = (socket.gethostname(), os.getpid()), os.fspath(store.folder.resolve())
     return [
-        Task(run, folder, root, format, study.record, study.checkpoint, threads, driver, owned, changed == "keep")
+        Task(
+            run=run,
+            folder=folder,
+            root=root,
+            format=format,
+            record=study.record,
+            checkpoints=study.checkpoint,
+            threads=threads,
+            driver=driver,
+            owned=owned,
+            keep=changed == "keep",
+            policy=run.seed == study.seeds[0],
+        )
         for run in runs
         if run.id not in done and (retry_failed or run.id not in failed)
     ]
@@ -216,7 +228,7 @@ def _stopping(store: Store) -> Iterator[Callable[[], bool]]:
         STOPPED.set()
         with contextlib.suppress(OSError):
             store.stop_file.touch()
-        sys.stderr.write("\nStopping: the runs under way write checkpoints. Ctrl-C again stops at once.\n")
+        sys.stderr.write("\nStopping: the runs under way write checkpoints. Ctrl-C again stops at once: they then go on from older ones.\n")
 
     try:
         with interrupts(signal.SIGTERM, told=told) as came:

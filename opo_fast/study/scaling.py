@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_items, having, instance
+from .._support.checks import as_integer, as_items, as_number, as_real, instance, shown
 from .._support.text import plain
 from ..errors import OpoError
 from ..runs.plots import COLOURS, lighten, new_figure
@@ -53,7 +53,8 @@ def power_law(values: Sequence[float], samples: Sequence[Sequence[float]], *, pa
     """b of the fit log mean = a + b log value, with a percentile bootstrap interval over the samples of each value.
 
     Always the same resamples, so the same bits. NaN where a mean or a value is not above 0; the interval is NaN where a value has fewer
-    than two samples.
+    than two samples. Resamples with a mean that is not above 0 have no logarithm and are left out, so where some numbers are below 0 the
+    interval is that of the other resamples, and too narrow.
 
     Parameters
     ----------
@@ -64,8 +65,9 @@ def power_law(values: Sequence[float], samples: Sequence[Sequence[float]], *, pa
     paired : bool
         Whether the i-th numbers of all values belong together, as those of one environment at several T do: they are then drawn together.
     """
-    x = np.asarray(values, np.float64)
-    data = [np.asarray(sample, np.float64) for sample in samples]
+    x = np.array([as_number(v, f"values[{i}]", least=-np.inf) for i, v in enumerate(as_items(values, "values", "numbers"))])
+    listed = as_items(samples, "samples", "sequences of numbers")
+    data = [as_real(sample, f"samples[{i}]").astype(np.float64) for i, sample in enumerate(listed)]
     if len(data) != x.size or np.unique(x).size < 2 or any(sample.ndim != 1 or not sample.size for sample in data):
         raise OpoError("values and samples: at least two different values are needed, and for each of them at least one number")
     fewest = min(sample.size for sample in data)
@@ -82,6 +84,8 @@ def power_law(values: Sequence[float], samples: Sequence[Sequence[float]], *, pa
     which = [rng.integers(sample.size, size=(RESAMPLES, sample.size)) if together is None else together for sample in data]
     drawn = np.array([sample[indices].mean(axis=1) for sample, indices in zip(data, which, strict=True)])
     usable = drawn[:, (drawn > 0).all(axis=0)]
+    if not usable.size:
+        return Estimate(exponent, math.nan, math.nan, fewest)
     low, high = np.quantile(weights @ np.log(usable), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(exponent, float(low), float(high), fewest)
 
@@ -109,6 +113,7 @@ def growth_along(
     """
     instance(results, "results", Results)
     axes = [axis] if isinstance(axis, str) else as_items(axis, "axis", "names of options", some=True)
+    replicates = as_items(replicates, "replicates", "names of options")
     known = {key for choice in results.environments for key in choice.options}
     for one in axes:
         if one not in known:
@@ -145,7 +150,11 @@ def growth_over_episodes(
     fixed : dict, optional
         The options of the environment; where absent, all environments are pooled.
     """
-    having(results, "results", ("items",), "a dict of Results")
+    instance(results, "results", Mapping, needed="a dict of Results by T")
+    for t, one in results.items():
+        as_integer(t, "results: a number of episodes", least=1)
+        instance(one, f"results[{t}]", Results, needed="an opo_fast.study.Results")
+    replicates = as_items(replicates, "replicates", "names of options")
     labels = dict.fromkeys(agent.label for found in results.values() for agent in found.agents)
     growths = []
     for agent in labels:
@@ -207,10 +216,14 @@ def scaling_study(
     replicates : dict of lists, optional
         Options that make other environments of the same kind, such as ``{"seed": [0, 1, 2]}``: all combinations at each value.
     """
+    instance(base, "base", Mapping, needed="a dict of options")
+    instance(axes, "axes", Mapping, needed="a dict of values by option")
     points: dict[str, tuple[str, dict[str, Any]]] = {canonical(dict(base)): ("base", dict(base))}
     for axis, values in axes.items():
         names = (axis,) if isinstance(axis, str) else axis
-        for value in values:
+        for i, value in enumerate(as_items(values, f"axes[{axis!r}]", "numbers", some=True)):
+            if not _is_number(value):
+                raise OpoError(f"axes[{axis!r}][{i}] is {shown(value)}: a number is needed")
             options = {**base, **dict.fromkeys(names, value)}
             points.setdefault(canonical(options), (f"{'+'.join(names)}={value:g}", options))
     grid = dict(replicates or {})
@@ -230,6 +243,8 @@ def draw_growth(growths: Sequence[Growth], theory: Mapping[str, float] | None = 
     title : str
     """
     growths = as_items(growths, "growths", "Growth", some=True)
+    for i, one in enumerate(growths):
+        instance(one, f"growths[{i}]", Growth, needed="a Growth of growth_along or growth_over_episodes")
     axes_names, agents = (list(dict.fromkeys(getattr(growth, key) for growth in growths)) for key in ("axis", "agent"))
     figure = new_figure(2.3 * len(axes_names) + 1.6, 0.36 * len(agents) + 1.6)
     panels = np.atleast_1d(figure.subplots(1, len(axes_names), sharey=True))

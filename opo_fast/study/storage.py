@@ -6,6 +6,7 @@ runs/ID.parquet       settings, versions, host and the columns of a run (or ID.n
 failures/ID.json      why a run failed
 running/ID.json       how far a run is
 checkpoints/ID-EPISODE.ckpt
+policies/ID.json      what the first seed of each setting has learned, for the report
 lock, driver.json     held by the process that drives the study; which one that is
 stop                  asks the workers to stop
 """
@@ -38,7 +39,7 @@ __all__ = ["Store", "StoreError", "StoredRun", "explaining", "nothing_lost", "re
 Array = npt.NDArray[Any]
 Meta = dict[str, Any]
 
-_FOLDERS = ("runs", "failures", "running", "checkpoints")
+_FOLDERS = ("runs", "failures", "running", "checkpoints", "policies")
 _GRACE = 2.0
 """Seconds to wait for the lock: whoever asks whether it is taken holds it for a moment."""
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
@@ -96,7 +97,7 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = pathlib.Path(as_path(folder, "folder"))
-        self.runs, self.failures, self.running, self.checkpoints = (self.folder / name for name in _FOLDERS)
+        self.runs, self.failures, self.running, self.checkpoints, self.policies = (self.folder / name for name in _FOLDERS)
         self.index = self.folder / "index.jsonl"
         self.stop_file = self.folder / "stop"
         self.driver_file = self.folder / "driver.json"

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .._support.checks import shown
+from .._support.interrupts import shielded
 from .._support.threads import get_threads, set_threads
 from ..errors import OpoError
 from ..runs.simulation import Simulation
-from . import checkpoint
+from . import checkpoint, policies
 from .build import make_agent, make_environment
 from .file import Checkpoints, Record
 from .grid import Run
@@ -53,6 +54,8 @@ class Task:
     """Whether the worker belongs to the driving process (loky) or to a cluster."""
     keep: bool = False
     """Whether a checkpoint is used that other code or files have written."""
+    policy: bool = False
+    """Whether the policy that was learned is kept for the report."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +192,9 @@ class _Saves:
         began, episode = time.monotonic(), self.recorder.simulation.episode
         if self._able and episode > self._saved:
             try:
-                checkpoint.write(self.store.checkpoints, self.task.run.id, episode, self._content())
-                self._saved = episode
+                with shielded():
+                    checkpoint.write(self.store.checkpoints, self.task.run.id, episode, self._content())
+                    self._saved = episode
             except StoreError:
                 raise
             except OpoError as error:
@@ -247,7 +251,10 @@ def _execute(task: Task, store: Store, life: Life, played: _Played) -> Outcome:
         "resumed": played.resumed,
         "summary": recorder.summary(),
     }
-    store.write_run(meta, recorder.columns(), task.format)
+    with shielded():
+        if task.policy:
+            policies.keep(store, run.id, simulation)
+        store.write_run(meta, recorder.columns(), task.format)
     checkpoint.remove(store.checkpoints, run.id)
     (store.failures / f"{run.id}.json").unlink(missing_ok=True)
     return Outcome(run.id, "done", "\n".join(played.messages))

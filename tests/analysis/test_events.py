@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from opo_fast.analysis import (
     agent_steps,
     context_events,
     event_frequencies,
+    event_study,
     lemma_checks,
     optimistic_steps,
     run_events,
@@ -129,8 +131,12 @@ def test_self_tuning_with_its_own_gaps_in_the_place_of_term_iii():
     statements = found.statements()
     assert statements["term iii"].right == pytest.approx(gaps, rel=1e-12)
     assert all(statement.holds for statement in statements.values())
+    # What stands on the plausible sets loses their delta as well: optimism, and all that follows from it.
+    shares = {"hellinger": 1 - 0.05 / 8, "term iii": 1.0, "term i, bonus": 1 - 0.05 / 2, "azuma": 1 - 0.05 / 4}
+    shares |= {"term iv": 1 - 0.05 / 4 - 0.05, "expected": 1 - 3 * 0.05 / 4 - 0.05, "regret": 1 - 2 * 0.05, "trivial": 1.0}
+    assert {name: statements[name].probability for name in shares} == pytest.approx(shares, rel=1e-12)
     growing = of.OPO(env.layout, env.loss_class, env.dynamics_class)
-    with pytest.raises(of.OpoError, match="agent has betas that grow with the episodes"):
+    with pytest.raises(of.OpoError, match=r"build it as opo_fast\.OPO\(layout, loss_class, dynamics_class, episodes=T\)"):
         run_events(env, growing, of.simulate(env, growing, 40))
 
 
@@ -141,6 +147,86 @@ def test_a_part_of_a_run_is_refused():
     for part in (run, later):
         with pytest.raises(of.OpoError, match="all 15 of the agent are needed"):
             run_events(env, agent, part)
+
+
+def test_the_run_of_another_agent_or_environment_is_refused():
+    env = random_world()
+    own = {"eta": 0.5, "beta_loss": 0.6, "beta_dynamics": 0.1}
+    agent, run = played(env, 40, **own)
+    other, _ = played(env, 40, **{**own, "eta": 0.6})
+    with pytest.raises(of.OpoError, match=r"run: the regret of episode \d+ is .* for this agent: the agent that played the run, new"):
+        run_events(env, other, run)
+    elsewhere = random_world(seed=9)
+    with pytest.raises(of.OpoError, match=r"run: the regret of episode \d+ is .* and the environment of the run are needed"):
+        run_events(elsewhere, agent, run)
+    fewer = of.FiniteContexts(env.mdps[:2])
+    with pytest.raises(of.OpoError, match=r"run: the context of episode \d+, 2, is none of cmdp's with a probability above 0"):
+        run_events(fewer, agent, run)
+    assert run_events(env, agent, run).played == pytest.approx(run.regret.sum(), rel=1e-12)
+
+
+def test_a_single_action_at_the_constants_of_the_theory():
+    layout = of.Layout([1, 2], 1)
+    env = of.FiniteContexts([of.LayeredMDP(layout, np.full((3, 1), 0.5), [np.full((1, 1, 2), 0.5)])])
+    classes = of.FiniteLossClass([lambda c: np.full((3, 1), 0.5)]), of.FiniteDynamicsClass([lambda c: [np.full((1, 1, 2), 0.5)]])
+    agent = of.OPO(layout, *classes, tuning="theory", episodes=20)
+    found = run_events(env, agent, of.simulate(env, agent, 20)).statements()
+    assert (found["term iii"].left, found["term iii"].right) == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert all(statement.holds for statement in found.values())
+
+
+def test_a_statement_about_no_number_does_not_hold():
+    assert not Statement("lemma", math.nan, 1.0, 1.0).holds
+    assert not Statement("lemma", 1.0, math.nan, 1.0).holds
+    assert Statement("lemma", -math.inf, 0.0, 1.0).holds
+    sides = [(1.0, 0.0), (math.nan, 2.0), (1.0, 2.0), (-math.inf, 2.0)]
+    for order in (sides, sides[::-1]):
+        found = event_frequencies([{"one": Statement("lemma", *both, 1.0)} for both in order])["one"]
+        assert (found.held, found.share) == (2, 0.5)
+        assert math.isnan(found.tightest)
+    assert math.isnan(event_frequencies([{"one": Statement("lemma", 0.0, 0.0, 1.0)}])["one"].share)
+
+
+def test_event_studies_that_are_refused_before_the_first_run(monkeypatch):
+    env = random_world()
+    monkeypatch.setattr(sys.modules["opo_fast.analysis.event_study"], "simulate", None)
+    for options, text in [
+        ({"seeds": [0, 1, 0]}, r"seeds\[2\] is 0, which is seeds\[0\] too"),
+        ({"seeds": [0.5]}, r"seeds\[0\] is 0\.5: a whole number"),
+        ({"seeds": []}, "seeds: at least one"),
+        ({"gamma": 1e9}, r"gamma is 1000000000\.0: at most"),
+        ({"gamma_visits": "x"}, "gamma_visits is 'x': a number"),
+        ({"delta": 1}, r"delta is 1\.0"),
+        ({"beta_loss": 1e-320, "beta_dynamics": 1.0, "eta": 1.0}, "beta_loss is 1e-320: a finite number of at least 1e-280"),
+    ]:
+        with pytest.raises(of.OpoError, match=text):
+            event_study(env, 5, **{"seeds": 2, **options})
+    with pytest.raises(of.OpoError, match="env is a int without layout"):
+        event_study(3, 5)
+
+
+def test_delta_reaches_the_agent_of_a_study():
+    env = random_world()
+    found = event_study(env, 5, 1, delta=0.5)
+    own = of.analysis.parameters(env.layout, 5, loss_class_size=env.loss_class.size, dynamics_class_size=env.dynamics_class.size, delta=0.5)
+    assert found.gamma_visits == pytest.approx(min(own.beta_loss, own.beta_dynamics) / 2, rel=1e-12)
+
+
+def test_wrong_kinds_are_refused():
+    env = random_world()
+    agent, run = played(env, 10, **SMALL)
+    other = next(optimistic_steps([random_world(horizon=2).mdp(0)], **SMALL))
+    good = {"one": Statement("lemma", 0.0, 1.0, 1.0)}
+    for bad, text in [
+        (lambda: run_events(env, agent, run, gamma_visits="x"), "gamma_visits is 'x': a number"),
+        (lambda: run_events(env, agent, run, gamma="x"), "gamma is 'x': a number"),
+        (lambda: stack([*optimistic_steps([env.mdp(0)], **SMALL), other]), r"steps\[1\] has another layout or action mask than steps\[0\]"),
+        (lambda: event_frequencies([1]), r"runs\[0\] is a int: what RunEvents.statements gives"),
+        (lambda: event_frequencies([good, {}]), r"runs\[1\] has the statements"),
+        (lambda: event_frequencies([{"one": 1}]), r"runs\[0\]\['one'\] is a int"),
+    ]:
+        with pytest.raises(of.OpoError, match=text):
+            bad()
 
 
 # -- one ingredient broken -----------------------------------------------------------------------------------------------

@@ -83,6 +83,37 @@ def test_steps_from_the_engine_are_those_of_the_plain_loop(name, masked):
             np.testing.assert_allclose(mine, theirs, atol=1e-9, err_msg=f"{field} of step {t}")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ([(0, [11])], r"wanted\[0\]\[1\]\[0\] is 11: a whole number from 0 to 10"),
+        ([(0, range(12))], r"wanted\[0\]\[1\]: an episode is 11: a whole number from 0 to 10"),
+        ([(0, [0]), (1, [-1])], r"wanted\[1\]\[1\]\[0\] is -1"),
+        ([(0, [1.0])], r"wanted\[0\]\[1\]\[0\] is 1\.0: a whole number"),
+        ([(0, [3, 2])], r"wanted\[0\]\[1\] is \[3, 2\]: episodes that rise"),
+        ([(0, [3, 3])], r"wanted\[0\]\[1\] is \[3, 3\]: episodes that rise"),
+        ([(0, 3)], r"wanted\[0\]\[1\] is a int: a sequence of episodes"),
+        ([0], r"wanted\[0\] is 0: a context and its episodes"),
+        (3, "wanted is a int: a sequence of pairs"),
+    ],
+)
+def test_steps_that_the_agent_has_not_come_to(wanted, text):
+    agent, _ = played("by hand", world(), 10)
+    with pytest.raises(of.OpoError, match=text):
+        agent_steps(agent, wanted)
+
+
+@pytest.mark.parametrize("name", ["by hand", "self-tuning", "rm-ucdd"])
+def test_the_last_step_is_that_of_the_coming_episode(name):
+    env = world()
+    agent, _ = played(name, env, 10)
+    ((_, episode, step),) = agent_steps(agent, [(0, [10])])
+    assert episode == 10
+    np.testing.assert_allclose(step.policy, agent.policy(0), atol=1e-12)
+    with pytest.raises(of.OpoError, match="is 11: a whole number from 0 to 10"):
+        agent_steps(agent, [(0, [11])])
+
+
 def test_self_tuning_steps_are_those_of_the_plain_loop():
     env = world(2)
     agent, run = played("self-tuning", env, 40)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import opo_fast as of
-from opo_fast.analysis import context_events, informative_from, optimistic_steps, regret_bound, regret_decomposition, stack
+from opo_fast.analysis import bounds, context_events, informative_from, optimistic_steps, regret_bound, regret_decomposition, stack
 
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "theory.md").read_text()
 LAYOUT = of.Layout([1, 2, 2], 2)
@@ -102,8 +102,22 @@ def test_every_name_of_the_symbols_is_there():
             found = getattr(found, part, None)
 
 
+def test_the_code_of_the_page_runs(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names = {}
+    assert len(blocks) == 2
+    exec(blocks[0], names)
+    terms = names["terms"]
+    np.testing.assert_allclose(terms.term_i + terms.term_iii + terms.term_iv, names["run"].regret, atol=1e-9)
+    exec(blocks[1], names)
+    assert capsys.readouterr().out.splitlines()[-1] == "[]"
+
+
 def test_what_the_page_says_of_the_bounds():
     layout, sizes = of.Layout([1, 4, 4, 4, 4], 4), {"loss_class_size": 10, "dynamics_class_size": 10}
     says = re.search(r"the regret bound is ([\d,]+) times H T", section("Bounds"))[1]
     assert float(says.replace(",", "")) == pytest.approx(regret_bound(layout, 1000, **sizes) / 5000, rel=0.01)
     assert informative_from(layout, **sizes, statement="regret") == pytest.approx(6e15, rel=0.1)
+    says = re.search(r"\(([\d.]+) times at \|P\| = 10\^50\)", section("Bounds"))[1]
+    large = bounds(layout, 1000, loss_class_size=10, dynamics_class_size=1e50)
+    assert float(says) == pytest.approx(large.regret_from_lemmas / large.regret, abs=0.005)

@@ -212,7 +212,8 @@ def read_file(rng: np.random.Generator) -> str:
         path.write_bytes(content)
         if name.endswith("npz") and rng.random() < 0.7:
             with np.load(path) as file:
-                members = {key: file[key] for key in file.files}
+                # Without checksums, as of an older version: with them every change is found there.
+                members = {key: file[key] for key in file.files if key != "checksums"}
             key = pick(rng, list(members))
             changed = mutated_text(rng, str(members[key])) if key == "meta" else mutated(rng, members[key])
             with contextlib.suppress(ValueError, TypeError, NotImplementedError):

@@ -46,6 +46,33 @@ def test_what_no_exponent_can_be_read_from(values, samples):
         power_law(values, samples)
 
 
+def test_resamples_that_have_no_logarithm_are_left_out():
+    # The mean of a resample of (-1, 5) is -1, 2 or 5.
+    found = power_law([1, 2], [[-1.0, 5.0], [4.0, 4.0]])
+    assert found.mean == pytest.approx(1.0, rel=1e-12)
+    assert (found.low, found.high) == pytest.approx((math.log2(4 / 5), 1.0), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (lambda: power_law(["a", 2], [[1.0], [2.0]]), r"values\[0\] is 'a': a number"),
+        (lambda: power_law([1, math.nan], [[1.0], [2.0]]), r"values\[1\] is nan"),
+        (lambda: power_law([1, 2], None), "samples is a NoneType: a sequence of sequences of numbers"),
+        (lambda: power_law([1, 2], [["x"], [2.0]]), r"samples\[0\] has dtype"),
+        (lambda: growth_over_episodes({1: 2}), r"results\[1\] is a int: an opo_fast\.study\.Results"),
+        (lambda: growth_over_episodes([2]), "results is a list: a dict of Results by T"),
+        (lambda: scaling_study("s", "layered-bandit", {}, {"gap": ["a"]}, ["uniform"], episodes=5), r"axes\['gap'\]\[0\] is 'a': a number"),
+        (lambda: scaling_study("s", "layered-bandit", {}, {"gap": 3}, ["uniform"], episodes=5), r"axes\['gap'\] is a int"),
+        (lambda: scaling_study("s", "layered-bandit", {}, [3], ["uniform"], episodes=5), "axes is a list: a dict"),
+        (lambda: draw_growth([3]), r"growths\[0\] is a int"),
+    ],
+)
+def test_wrong_kinds_are_refused(bad, text):
+    with pytest.raises(of.OpoError, match=text):
+        bad()
+
+
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory):
     """The uniform policy on layered bandits, whose regret is T H gap (1 - 1/|A|) exactly."""
@@ -133,6 +160,14 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, monkeypatch):
         (["--axis", "horizon=2"], "--axis is 'horizon=2': NAME=V1,V2,... with at least two different numbers"),
         (["--axis", "colour=1,2"], "--axis is 'colour=1,2': episodes alone, or options of random-finite"),
         (["--axis", "episodes+horizon=1,2"], "episodes alone"),
+        (["--axis", "horizon=2,2,4"], "--axis is 'horizon=2,2,4', which has a value twice: give each value once"),
+        (["--axis", "horizon=2,4", "--axis", "horizon=3,5"], "--axis is 'horizon=3,5', which names an option or an axis a second time"),
+        (["--axis", "n_losses+n_dynamics=2,4", "--axis", "n_dynamics+n_losses=3,5"], "a second time"),
+        (["--axis", "gap+gap=0.1,0.2"], "a second time"),
+        (["--axis", "seed=1,2"], "--axis is 'seed=1,2': a seed makes another environment of the same size; say how many"),
+        (["--axis", "horizon=2,4", "--set", "seed=3"], "--set gives seed=3: the environments of each size have seeds of their own"),
+        # An environment that cannot be made is found before the first run.
+        (["--axis", "horizon=2,2.5", "-T", "5"], "horizon is 2.5: a whole number"),
     ],
 )
 def test_axes_that_are_refused(words, text, tmp_path, monkeypatch):
@@ -140,3 +175,15 @@ def test_axes_that_are_refused(words, text, tmp_path, monkeypatch):
     done = CliRunner().invoke(cli.app, ["theory", "scaling", *words])
     assert done.exit_code == 2
     assert text in " ".join(done.output.split())
+    assert not list(tmp_path.glob("runs/*/T*"))
+
+
+def test_the_command_explains_what_is_missing(call):
+    words = ["theory", "scaling", "layered-bandit", "--axis", "horizon=1,2", "-T", "101", "-w", "1", "--agents", "opo,optimum"]
+    done = call(*words, "--models", "2", "--set", "n_contexts=1", "--set", "unknown=1")
+    output = " ".join(done.stdout.split())
+    assert "-: no exponent, as the mean regret at some value is not above 0" in output
+    assert "2 runs of each size make wide intervals: more environments (--models)" in output
+    # OPO at the theory's constants is the uniform policy, whose regret is T H gap (1 - 1/|A|), and no run warns of it.
+    assert "opo (theory) 1.00 [1.00, 1.00]" in output
+    assert done.stderr == ""

@@ -5,17 +5,22 @@ from __future__ import annotations
 import base64
 import html.parser
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from study_cases import ROOT, small
 from typer.testing import CliRunner
 
 import opo_fast as of
 from opo_fast.cli.study import app
-from opo_fast.study import Results, run_study
+from opo_fast.model.streams import Streams
+from opo_fast.study import Results, policies, run_study
+from opo_fast.study.build import make_environment
+from opo_fast.study.report import write_report
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib (extra 'plot') is not installed")
 
@@ -281,3 +286,77 @@ def test_the_best_of_a_grid_is_judged_on_seeds_that_did_not_choose_it(tmp_path):
     assert curve[-1] == pytest.approx((judged[5] + judged[6]) / 2, rel=1e-9)
     (pair,) = statistics.compare(results, agents=[best, "uniform"], seeds=figures.judged_on(results))
     assert pair.difference.seeds == 2
+
+
+# -- what was learned --------------------------------------------------------------------------------------------------
+
+
+def test_the_policies_of_the_first_seed_are_shown(folder, page, reader):
+    text = " ".join(reader.words)
+    assert text.count("What was learned") == 1
+    results = Results(folder)
+    label = results.environments[0].label
+    run = results.finished(label, "uniform")[0]
+    assert {path.stem for path in (folder / "policies").iterdir()} == {r.id for r in results.runs if r.seed == 0 and r.id in results.done}
+    content, message = policies.kept(results.store, run.id)
+    assert not message
+    env = make_environment(run, ".")
+    expected = of.policy_table(of.agents.make("uniform", env, episodes=1), env.contexts[0], env)
+    rows = {table["title"]: table["rows"] for table in content["tables"]}
+    assert rows[expected.title] == expected.shown().rows
+    assert f"uniform, seed {run.seed}" in text
+    assert expected.title in text
+    inside = page.read_text()
+    start = inside.index("uniform, seed 0</summary>")
+    assert inside.rindex("<details>", 0, start) > inside.rindex("</details>", 0, start)  # folded away
+
+
+def test_policies_are_bounded(tmp_path, monkeypatch):
+    for name, value in (("ROWS", 3), ("CONTEXTS", 2), ("LETTERS", 20)):
+        monkeypatch.setattr(policies, name, value)
+    run_study(small(agents=["greedy"], environments=[{"name": "random-finite", "options": {"n_contexts": 5}}], seeds=2), tmp_path)
+    (path,) = (tmp_path / "policies").iterdir()
+    tables = json.loads(path.read_text())["content"]["tables"]
+    assert len(tables) == 2
+    for table in tables:
+        assert len(table["rows"]) == 3
+        assert table["more"] > 0
+        assert max(len(cell) for row in table["rows"] for cell in row) <= 20
+    assert "more states are left out" in write_report(Results(tmp_path)).read_text()
+
+
+def test_the_contexts_that_came_most_are_shown(tmp_path):
+    run_study(small(agents=["uniform"], environments=[{"name": "random-finite", "options": {"n_contexts": 5}}], seeds=1), tmp_path)
+    results = Results(tmp_path)
+    run = results.runs[0]
+    counts = np.bincount(results.read(run)["context_index"])
+    content, _ = policies.kept(results.store, run.id)
+    env = make_environment(run, ".")
+    played = [env.label(env.sample_context(Streams(run.seed, env.layout.horizon).generator("contexts", t))) for t in range(run.episodes)]
+    order = sorted(dict.fromkeys(played), key=lambda label: -played.count(label))[:4]
+    assert counts.sum() == run.episodes
+    assert [table["title"].split(",")[0] for table in content["tables"]] == [f"Policy: {label}" for label in order]
+    endless = tmp_path / "endless"
+    run_study(small(agents=["uniform"], environments=[{"name": "random-linear", "options": {"n_contexts": None}}], seeds=1), endless)
+    content, _ = policies.kept(Results(endless).store, Results(endless).runs[0].id)
+    assert len(content["tables"]) == 1
+
+
+def test_a_damaged_or_missing_policy_is_said(tmp_path):
+    run_study(small(agents=["uniform", "greedy"], environments=["random-finite"], seeds=1), tmp_path)
+    first, second = sorted((tmp_path / "policies").iterdir())
+    first.write_text(first.read_text().replace("1", "2", 1))
+    second.unlink()
+    text = html.unescape(write_report(Results(tmp_path)).read_text())
+    assert re.search(r"no policy is shown \(.*json' is damaged or was edited: it is left out\)", text)
+    assert "no policy is shown (those of the study's first seed are kept, and this one has none)" in text
+
+
+def test_an_agent_whose_policy_cannot_be_shown_fails_no_run(tmp_path, monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("no model")
+
+    monkeypatch.setattr(policies, "policy_table", broken)
+    summary = run_study(small(agents=["uniform"], environments=["random-finite"], seeds=1), tmp_path)
+    assert summary.done == summary.planned == 1
+    assert "uniform: no policy is shown (RuntimeError: no model)" in write_report(Results(tmp_path)).read_text()
