@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import FORMS, models_with_policy, random_model, random_policy, seeded
 
 import opo_fast as of
+from opo_fast.model import slices
 from opo_fast.model import transitions as transitions_module
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
@@ -350,3 +352,31 @@ def test_states_with_unequal_numbers_of_actions_that_are_equal_on_average(counts
         wrong[s] *= 0.9
         with pytest.raises(of.OpoError, match=f"state {s} "):
             of.evaluate(mdp, wrong)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_repeated_occupancies_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads):
+    """After some passes a transposed copy is made, and sums are gathered in the order in which they were scattered."""
+    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 2, 1: 2})
+    set_threads(threads)
+    rng = np.random.default_rng(13)
+    mdp = random_model(rng, [1, 30, 75, 7], 3, "csr", masked=True, density=0.4)
+    policy = random_policy(rng, mdp)
+    first, copy = of.occupancy(mdp, policy), mdp.transitions.sliced
+    for _ in range(slices.WORTH - 1):
+        assert copy.arguments is None
+        assert of.occupancy(mdp, policy).tobytes() == first.tobytes()
+    for _ in range(3):
+        assert of.occupancy(mdp, policy).tobytes() == first.tobytes()
+        assert copy.arguments is not None
+    with pytest.raises(of.OpoError, match="policy"):
+        of.occupancy(mdp, 1.5 * policy)
+    again = pickle.loads(pickle.dumps(mdp))
+    assert again.transitions.sliced.arguments is None
+    assert of.occupancy(again, policy).tobytes() == first.tobytes()
+    changing = of.UpdatableMDP(mdp.layout, mdp.losses, mdp.transitions.arrays(), mdp.action_mask)
+    monkeypatch.setattr(slices, "MOST_BYTES", mdp.transitions.nbytes - 1)
+    for model in (changing, again):
+        for _ in range(slices.WORTH + 1):
+            assert of.occupancy(model, policy).tobytes() == first.tobytes()
+        assert model.transitions.sliced.arguments is None

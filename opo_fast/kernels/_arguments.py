@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Batch", "Hedge", "Lines", "Model", "Optimism", "Own", "Pack", "Pass", "Rule", "Step", "Team"]
+__all__ = ["Batch", "Hedge", "Lines", "Model", "Optimism", "Own", "Pack", "Pass", "Rule", "Slices", "Step", "Team"]
 
 
 class Model(NamedTuple):
@@ -15,6 +15,23 @@ class Model(NamedTuple):
     indptr: Any
     indices: Any
     block: Any
+    layers: Any
+    rows: Any
+
+
+class Slices(NamedTuple):
+    """The transposed copy of a CSR model, in slices of eight next states (see `slices`)."""
+
+    starts: Any
+    """Where the entries of each slice begin, and where the last end."""
+    states: Any
+    """The next states of each slice, in the lanes' order."""
+    positions: Any
+    """Of each entry, its row in the part."""
+    weights: Any
+    """Of each entry, its probability."""
+    first: Any
+    """First slice of each layer's block: those of one part after those of another."""
     layers: Any
     rows: Any
 

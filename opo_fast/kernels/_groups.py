@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ._jit import inlined
 from ._simd import (
     strided,
@@ -28,7 +26,7 @@ from ._simd import (
 
 __all__ = ["AHEAD", "four_alike", "group_each", "group_min", "group_sum", "is_policy", "share", "worth_prefetching"]
 
-AHEAD = np.uint64(256)
+AHEAD = 256
 """How many transitions before their use memory is asked for them."""
 _FROM_MEMORY = 1 << 20
 """Transitions of a block from which they come from memory, not from a cache."""

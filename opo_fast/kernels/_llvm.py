@@ -17,13 +17,14 @@ from numba.np import arrayobj
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "fma", "prefetch", "vector", "sexp", "slog", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload", "vload_line", "vlog",
-    "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4",
+    "fma", "prefetch", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "vabove", "vadd", "vdiv", "vector", "vexp", "vfma", "vgather",
+    "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum",
+    "vswap1", "vswap2", "vswap4",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
 _I32, I64 = ir.IntType(32), ir.IntType(64)
-_VECTOR = ir.VectorType(_DOUBLE, LANES)
+_VECTOR, _FOUR = ir.VectorType(_DOUBLE, LANES), ir.VectorType(_DOUBLE, 4)
 _UNDEFINED = ir.Constant(_VECTOR, ir.Undefined)
 ZERO = ir.Constant(_VECTOR, [ir.Constant(_DOUBLE, 0.0)] * LANES)
 
@@ -42,13 +43,24 @@ class _V8(types.Type):
         super().__init__(name="V8")
 
 
-V8, F8, I8 = _V8(), types.float64, types.int64
+class _V4(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="V4")
+
+
+V8, V4, F8, I8 = _V8(), _V4(), types.float64, types.int64
 
 
 @register_model(_V8)
 class _V8Model(models.PrimitiveModel):
     def __init__(self, manager: Any, fe_type: Any) -> None:
         super().__init__(manager, fe_type, _VECTOR)
+
+
+@register_model(_V4)
+class _V4Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, fe_type: Any) -> None:
+        super().__init__(manager, fe_type, _FOUR)
 
 
 # -- instructions ----------------------------------------------------------------------------------------------------
@@ -65,7 +77,7 @@ def shuffle(builder: Any, v: Any, order: list[int]) -> Any:
 
 def call_fma(builder: Any, *args: Any) -> Any:
     kind = args[0].type
-    name = "llvm.fma.v8f64" if kind == _VECTOR else "llvm.fma.f64"
+    name = f"llvm.fma.v{kind.count}f64" if isinstance(kind, ir.VectorType) else "llvm.fma.f64"
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
     return builder.call(function, args)
 
@@ -153,13 +165,13 @@ class Elements:
             for position in (i, self.builder.add(i, ir.Constant(I64, count - 1))):
                 cgutils.do_boundscheck(self.context, self.builder, position, size)
 
-    def load(self, i: Any) -> Any:
-        """Eight elements from i on, as doubles."""
-        self._check(i, LANES, self.array.nitems)
+    def load(self, i: Any, kind: Any = _VECTOR) -> Any:
+        """Eight elements from i on, as doubles; four where `kind` is a vector of four."""
+        self._check(i, kind.count, self.array.nitems)
         single = self.dtype == types.float32
-        vector = ir.VectorType(_FLOAT, LANES) if single else _VECTOR
+        vector = ir.VectorType(_FLOAT, kind.count) if single else kind
         v = self.builder.load(self.builder.bitcast(self.address(i), ir.PointerType(vector)), align=4 if single else 8)
-        return self.builder.fpext(v, _VECTOR) if single else v
+        return self.builder.fpext(v, kind) if single else v
 
     def store(self, i: Any, v: Any) -> None:
         self._check(i, LANES, self.array.nitems)
@@ -174,6 +186,11 @@ class Elements:
         if self.dtype in types.unsigned_domain:
             return self.builder.zext(value, I64)
         return value
+
+    def read_from(self, start: Any, i: Any) -> Any:
+        """Element start + i of doubles, the address of the first being one that many reads have in common."""
+        self._check(self.builder.add(start, i), 1, self.array.nitems)
+        return self.builder.load(self.builder.gep(self.address(start), [i]))
 
     def put(self, i: Any, x: Any) -> None:
         self._check(i, 1, self.array.nitems)
@@ -284,6 +301,55 @@ sexp = _word(F8(F8), _build_exp)
 vspread2, vspread4 = _word(V8(V8), _spread(2)), _word(V8(V8), _spread(4))
 # Neighbours, pairs or halves exchanged.
 vswap1, vswap2, vswap4 = (_word(V8(V8), _swap(step)) for step in (1, 2, 4))
+
+
+# Four sums side by side, which begin with x, 0, 0, 0.
+qset = _word(
+    V4(F8), lambda builder, x: builder.insert_element(ir.Constant(_FOUR, [ir.Constant(_DOUBLE, 0.0)] * 4), x, ir.Constant(_I32, 0))
+)
+qfirst = _word(F8(V4), lambda builder, v: builder.extract_element(v, ir.Constant(_I32, 0)))
+
+
+def _build_sum_of_four(builder: Any, v: Any, first: Any) -> Any:
+    v = builder.insert_element(v, first, ir.Constant(_I32, 0))
+    halves = [builder.shuffle_vector(v, v, ir.Constant(ir.VectorType(_I32, 2), order)) for order in ([0, 1], [2, 3])]
+    both = builder.fadd(*halves)
+    return builder.fadd(*(builder.extract_element(both, ir.Constant(_I32, lane)) for lane in range(2)))
+
+
+# (x0 + x2) + (x1 + x3), the first of them given anew.
+qsum = _word(F8(V4, F8), _build_sum_of_four)
+
+
+def _gather(builder: Any, values: Elements, start: Any, positions: Elements, p: Any, kind: Any) -> Any:
+    v = ir.Constant(kind, ir.Undefined)
+    for m in range(kind.count):
+        j = positions.read(builder.add(p, ir.Constant(I64, m)))
+        v = builder.insert_element(v, values.read_from(start, j), ir.Constant(_I32, m))
+    return v
+
+
+@intrinsic
+def vgather(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
+    """Elements v0 + indices[p], ..., v0 + indices[p + 7] of a contiguous float64 array."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
+        return _gather(builder, values, args[1], positions, args[3], _VECTOR)
+
+    return V8(v, I8, indices, I8), generate
+
+
+@intrinsic
+def qdot(typingctx: Any, data: Any, indices: Any, p: Any, v: Any, v0: Any, sums: Any) -> Any:
+    """sums[m] += data[p + m] v[v0 + indices[p + m]] for m = 0..3."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        numbers, positions, values = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 1, 3))
+        gathered = _gather(builder, values, args[4], positions, args[2], _FOUR)
+        return call_fma(builder, numbers.load(args[2], _FOUR), gathered, args[5])
+
+    return V4(data, indices, I8, v, I8, V4), generate
 
 
 @intrinsic

@@ -9,10 +9,10 @@ import numpy as np
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "clamped", "fma", "prefetch", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter",
-    "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vexp", "vfma", "vget", "view", "vload",
-    "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2",
-    "vswap4", "vector", "vtranspose",
+    "clamped", "fma", "prefetch", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload",
+    "tload_lines", "tmerge", "touter", "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv",
+    "vector", "vexp", "vfma", "vgather", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2",
+    "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
 ]  # fmt: skip
 
 
@@ -93,6 +93,28 @@ def vswap2(v):
 
 def vswap4(v):
     return v[[4, 5, 6, 7, 0, 1, 2, 3]]
+
+
+def vgather(v, v0, indices, p):
+    assert 0 <= p <= indices.size - LANES
+    return v[int(v0) + indices[p : p + LANES].astype(np.int64)]
+
+
+def qset(x):
+    return np.array([x, 0.0, 0.0, 0.0])
+
+
+def qfirst(v):
+    return v[0]
+
+
+def qsum(v, first):
+    return (first + v[2]) + (v[1] + v[3])
+
+
+def qdot(data, indices, p, v, v0, sums):
+    assert 0 <= p <= data.size - 4
+    return data[p : p + 4].astype(np.float64) * v[int(v0) + indices[p : p + 4].astype(np.int64)] + sums
 
 
 vadd, vsub, vmul, vdiv, vmax, vmin = np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Model, Team
-from ._groups import AHEAD, four_alike, group_sum, is_policy, share, worth_prefetching
+from ._groups import AHEAD, four_alike, group_sum, is_policy, share
 from ._jit import inlined, kernel
-from ._simd import fma, prefetch, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
+from ._simd import fma, prefetch, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import meet
 
 __all__ = ["backward_sweep", "expectation", "mean"]
@@ -64,41 +64,30 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
 
 
 @inlined
-def _four(data, indices, v, v0, p, x):
-    """Four partial sums and the products of four transitions from position p on."""
-    o = strided(p, 1, 4)
-    return tfma(data, o, 0, tread(v, tread(indices, o, 0), v0), x)
-
-
-@inlined
 def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
     """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
-    # Four partial sums per row: one would wait for each multiply-add to finish. An unsigned position skips the test
-    # for negative indices.
+    # Four partial sums per row: one would wait for each multiply-add to finish.
     data, indices, v0 = model.data, model.indices, model.layers[h + 1]
-    first = model.rows[model.layers[h]]
-    start = model.block[h] - first
-    ask = worth_prefetching(model.indptr, model.block[h], model.rows[v0] - first)
+    start = model.block[h] - model.rows[model.layers[h]]
+    p = model.indptr[start + lo]
     for r in range(lo, hi):
-        p = np.uint64(model.indptr[start + r])
-        end = np.uint64(model.indptr[start + r + 1])
-        if ask:
-            prefetch(data, p + AHEAD)
-            prefetch(indices, p + AHEAD)
-        eights = end - (end - p) % np.uint64(8)
-        x = (init[r - begin], 0.0, 0.0, 0.0)
-        while p < eights:
-            x = _four(data, indices, v, v0, p, x)
-            x = _four(data, indices, v, v0, p + np.uint64(4), x)
-            p += np.uint64(8)
-        if end - p >= np.uint64(4):
-            x = _four(data, indices, v, v0, p, x)
-            p += np.uint64(4)
-        x0, x1, x2, x3 = x
+        end = model.indptr[start + r + 1]
+        prefetch(data, p + AHEAD)
+        prefetch(indices, p + AHEAD)
+        x = qset(init[r - begin])
+        while p + 8 <= end:
+            x = qdot(data, indices, p, v, v0, x)
+            x = qdot(data, indices, p + 4, v, v0, x)
+            p += 8
+        if p + 4 <= end:
+            x = qdot(data, indices, p, v, v0, x)
+            p += 4
+        x0 = qfirst(x)
         while p < end:
-            x0 = fma(data[p], v[np.uint64(v0) + indices[p]], x0)
-            p += np.uint64(1)
-        q[r - shift] = (x0 + x2) + (x1 + x3)
+            # An unsigned position skips the test for negative indices.
+            x0 = fma(data[np.uint64(p)], v[np.uint64(v0) + indices[np.uint64(p)]], x0)
+            p += 1
+        q[r - shift] = qsum(x, x0)
 
 
 @inlined
@@ -121,17 +110,21 @@ def expectation(model, h, lo, hi, v, init, start, q, shift):
 @inlined
 def _minimum(rows, lo, hi, q, policy, v):
     """v(s) = min q over the rows of states lo..hi-1, `policy` 1 at the first row that has it."""
+    # Choices, not branches: which row is the least cannot be foreseen.
     r = rows[lo]
     for s in range(lo, hi):
         end = rows[s + 1]
         best = r
+        x = q[r]
         while r < end:
             policy[r] = 0.0
-            if q[r] < q[best]:
-                best = r
+            y = q[r]
+            less = y < x
+            best = r if less else best
+            x = y if less else x
             r += 1
         policy[best] = 1.0
-        v[s] = q[best]
+        v[s] = x
 
 
 @inlined

@@ -10,7 +10,7 @@ from ._jit import inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import meet
 
-__all__ = ["STATES", "TINY", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep", "weigh"]
+__all__ = ["STATES", "TINY", "fill_weights", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep", "weigh"]
 
 TINY = 1e-280
 """Weights below this count as 0: long horizons would otherwise end in subnormal numbers, a hundred times slower."""
@@ -66,8 +66,8 @@ def spread_csr(model, h, lo, hi, w, shift, d, d0):
             p = np.uint64(model.indptr[start + r])
             end = np.uint64(model.indptr[start + r + 1])
             if ask:
-                prefetch(model.data, p + AHEAD)
-                prefetch(model.indices, p + AHEAD)
+                prefetch(model.data, p + np.uint64(AHEAD))
+                prefetch(model.indices, p + np.uint64(AHEAD))
             while p < end:
                 j = base + model.indices[p]
                 d[j] = fma(model.data[p], x, d[j])
@@ -107,6 +107,30 @@ def weigh(rows, lo, hi, width, policy, d, visits, w, shift):
             w[r + shift] = y
             visits[r] += y
             r += 1
+        s += 1
+
+
+@inlined
+def fill_weights(rows, lo, hi, width, policy, d, visits, w, shift):
+    """`weigh` where `visits` is not added to but filled."""
+    tiny = vset(TINY)
+    r = rows[lo]
+    s = lo
+    if width > 0:
+        while r + 8 <= rows[hi]:
+            y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
+            vstore(w, r + shift, y8)
+            vstore(visits, r, y8)
+            r += 8
+            s += 8 // width
+    while s < hi:
+        x = d[s]
+        for i in range(r, rows[s + 1]):
+            y = x * policy[i]
+            y = y if y > TINY else 0.0
+            w[i + shift] = y
+            visits[i] = y
+        r = rows[s + 1]
         s += 1
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Batch, Model
-from ._groups import group_each, is_policy
+from ._groups import is_policy
 from ._jit import inlined, kernel
 from ._simd import (
     clamped,
@@ -21,10 +21,8 @@ from ._simd import (
     touter,
     tstore,
     tzeros,
-    vabove,
     vadd,
     vload,
-    vmul,
     vset,
     vstore,
     vsum,
@@ -32,7 +30,7 @@ from ._simd import (
 )
 from .batch import lane_scatter, lane_weights
 from .evaluation import mean
-from .forward import TINY
+from .forward import fill_weights
 
 __all__ = ["NARROW", "PANEL", "WIDE", "evaluate_csr", "evaluate_dense", "occupancy_csr", "occupancy_dense"]
 
@@ -302,30 +300,6 @@ def _reach(model, h, lanes, w, w0, line, sums, a0, d, d0):
                 d[d0 + lane, s0 + j + m] = x
 
 
-@inlined
-def _weigh(rows, lo, hi, width, policy, d, visits, w, shift):
-    """`forward.weigh` where `visits` is not added to but filled."""
-    tiny = vset(TINY)
-    r = rows[lo]
-    s = lo
-    if width > 0:
-        while r + 8 <= rows[hi]:
-            y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
-            vstore(w, r + shift, y8)
-            vstore(visits, r, y8)
-            r += 8
-            s += 8 // width
-    while s < hi:
-        x = d[s]
-        for i in range(r, rows[s + 1]):
-            y = x * policy[i]
-            y = y if y > TINY else 0.0
-            w[i + shift] = y
-            visits[i] = y
-        r = rows[s + 1]
-        s += 1
-
-
 @kernel
 def occupancy_dense(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, width, policies, tolerance, d, w, sums, visits
@@ -351,7 +325,7 @@ def occupancy_dense(
         for h in range(block.size):
             for lane in range(lanes):
                 shift = w0 + line * lane - rows[layers[h]]
-                _weigh(rows, layers[h], layers[h + 1], width, policies[first + lane], d[d0 + lane], visits[first + lane], w, shift)
+                fill_weights(rows, layers[h], layers[h + 1], width, policies[first + lane], d[d0 + lane], visits[first + lane], w, shift)
             if h < block.size - 1:
                 _reach(model, h, lanes, w, w0, line, sums, 64 * PANEL * me, d, d0)
     return fault

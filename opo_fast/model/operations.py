@@ -15,6 +15,7 @@ from ..kernels import weights as weight_kernels
 from ..kernels.evaluation import backward_sweep
 from ..kernels.forward import visit_sweep
 from ..kernels.rollout import rollout as rollout_kernel
+from ..kernels.slices import visit_slices
 from . import batches, reference
 from .arguments import (
     UNCHECKED,
@@ -33,7 +34,7 @@ from .contextual import Trajectory, check_trajectory, passed
 from .layered import LayeredMDP
 from .reference import Evaluation, Solution
 from .scratch import Scratch, borrowed, chunk_of
-from .transitions import Transitions
+from .transitions import CSR, Transitions
 from .updatable import UpdatableMDP
 
 __all__ = [
@@ -91,9 +92,7 @@ def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, b
     with borrowed(t) as scratch:
         rows, tolerance = policy_rows(model, array, scratch.rows)
         full = to_fill(out, "out", t.layout.shape, rows)
-        full[...] = 0.0
-        visits = full.reshape(-1)[: t.n_rows]
-        if visit_once(t, rows.reshape(1, -1), 0, visits, scratch, tolerance):
+        if _occupancy(t, rows, full.reshape(-1)[: t.n_rows], scratch, tolerance):
             check_policy(model, array)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, full.reshape(-1))
@@ -232,6 +231,16 @@ def _backward(mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: 
     if q is not None and t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, q.reshape(-1))
     return fault
+
+
+def _occupancy(t: Transitions, policy: Array, visits: Array, scratch: Scratch, tolerance: float) -> bool:
+    """Fill `visits` with the occupancy of a policy, one number per row: from the sliced copy of CSR transitions where there is one."""
+    arguments = t.sliced.note(t) if t.kind == CSR else None
+    if arguments is None:
+        visits[...] = 0.0
+        return visit_once(t, policy.reshape(1, -1), 0, visits, scratch, tolerance)
+    after = (t.parts, t.width, policy, tolerance, scratch.d, visits, scratch.private)
+    return run_together(visit_slices, arguments, after, min(t.threads, t.parts), t.n_transitions)
 
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:

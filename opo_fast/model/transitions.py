@@ -16,6 +16,7 @@ from ..kernels.ingest import check_csr, check_dense, take_csr, take_dense, unord
 from ..kernels.scores import path_probabilities
 from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, layer_list, small_dense
 from .layout import Immutable, Layout, aligned, as_mask
+from .slices import SlicedCopy
 from .sparse import as_block, as_csr, plain_csr
 
 __all__ = ["CSR", "DENSE", "Transitions"]
@@ -58,7 +59,7 @@ class Transitions(Immutable):
 
     changing = False
     """Whether these are the transitions of an `UpdatableMDP`."""
-    _passing = ("scratch", "places")
+    _passing = ("scratch", "places", "sliced")
 
     def __init__(
         self,
@@ -277,7 +278,7 @@ class Transitions(Immutable):
         data = aligned(self.data.size)
         data[:] = self.data
         other = Transitions.__new__(Transitions)
-        fields = {name: value for name, value in vars(self).items() if name != "arguments"}
+        fields = {name: value for name, value in vars(self).items() if name not in ("arguments", "sliced")}
         vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
         return other
 
@@ -328,6 +329,11 @@ class Transitions(Immutable):
     def scratch(self) -> list[Any]:
         """Working arrays of passes that are not running at this moment; whoever takes some brings them back."""
         return []
+
+    @cached_property
+    def sliced(self) -> SlicedCopy:
+        """The transposed copy of CSR transitions that repeated forward passes gather from."""
+        return SlicedCopy()
 
     @cached_property
     def n_rows(self) -> int:

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from strategies import random_model, random_policy
 
-from opo_fast.kernels import batch, chain, evaluation, forward, self_tuning
+from opo_fast.kernels import batch, chain, evaluation, forward, self_tuning, slices
 from opo_fast.kernels._sync import GATE
 from opo_fast.model.layout import aligned
 
@@ -66,7 +66,7 @@ def together(monkeypatch, kernel, before, after, n):
     if n > 1 and INTERPRETED:
         # Without compilation there are no atomic operations: Python's own barrier.
         barrier = threading.Barrier(n)
-        for module in (batch, chain, evaluation, forward, self_tuning):
+        for module in (batch, chain, evaluation, forward, self_tuning, slices):
             monkeypatch.setattr(module, "meet", lambda gate, me, n: barrier.wait(60) if n > 1 else None)
     gate = np.zeros(GATE, np.int64)
     with ThreadPoolExecutor(n) as pool:

@@ -15,6 +15,10 @@ from opo_fast.kernels._simd import (
     clamped,
     fma,
     prefetch,
+    qdot,
+    qfirst,
+    qset,
+    qsum,
     sexp,
     slog,
     strided,
@@ -37,6 +41,7 @@ from opo_fast.kernels._simd import (
     vdiv,
     vexp,
     vfma,
+    vgather,
     vget,
     view,
     vload,
@@ -346,3 +351,46 @@ def test_lines_of_a_matrix_and_positions_in_an_array():
     matrix, positions, out = np.random.default_rng(0).random((3, 10)), np.array([9, 0, 27, 5], np.uint32), np.empty(27)
     _lines_and_integers(matrix, matrix.reshape(-1), positions, out)
     assert out.tolist() == [*matrix[1, 1:9], *matrix[2, 1:9], *matrix[2, 1:9], *matrix.ravel()[[2, 29, 7]]]
+
+
+@numba.njit
+def _quads(data, indices, v, p, v0, out):
+    x = qdot(data, indices, p, v, v0, qset(out[0]))
+    x = qdot(data, indices, p + 4, v, v0, x)
+    out[0] = qfirst(x)
+    out[1] = qsum(x, qfirst(x))
+    out[2] = qsum(x, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_four_sums_side_by_side(dtype):
+    """Entry k of a row goes to sum k mod 4; sums 0 and 2, 1 and 3 are added first. Eighths, so that nothing is rounded."""
+    rng = np.random.default_rng(0)
+    data, v = (rng.integers(-64, 64, 20) / 8).astype(dtype), rng.integers(-64, 64, 40) / 8
+    indices, out = rng.integers(0, 10, 20).astype(np.uint32), np.array([0.625, np.nan, np.nan])
+    products = data[5:13].astype(np.float64) * v[30 + indices[5:13].astype(int)]
+    sums = products.reshape(2, 4).sum(axis=0)
+    sums[0] += 0.625
+    _quads(data, indices, v, 5, 30, out)
+    assert out.tolist() == [sums[0], sums.sum(), 1.0 + sums[1:].sum()]
+
+
+@compiled_only
+def test_four_sums_are_added_in_the_written_order():
+    v, one = np.array([0.1, 1e9, 1e-9, -1e9]) / 3, np.ones(8)
+    out = np.zeros(3)
+    _quads(one, np.array([0, 1, 2, 3, 4, 4, 4, 4], np.uint32), np.append(v, 0.0), 0, 0, out)
+    expected = (v[0] + v[2]) + (v[1] + v[3])
+    assert expected not in (sum(v.tolist()), (v[0] + v[1]) + (v[2] + v[3]))
+    assert out[1] == expected
+
+
+@numba.njit
+def _gathered(v, v0, indices, p, out):
+    vstore(out, 0, vgather(v, v0, indices, p))
+
+
+def test_eight_numbers_from_anywhere():
+    v, indices, out = np.arange(50.0), np.array([9, 9, 0, 3, 1, 4, 1, 5, 19, 2, 6], np.uint32), np.empty(8)
+    _gathered(v, 30, indices, 2, out)
+    assert out.tolist() == [30, 33, 31, 34, 31, 35, 49, 32]

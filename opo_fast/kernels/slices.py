@@ -1,0 +1,130 @@
+"""The forward recursion of a CSR model as a gather: a transposed copy in slices of eight next states (SELL-C-sigma, C = 8).
+
+M. Kreutzer, G. Hager, G. Wellein, H. Fehske, A. R. Bishop: A unified sparse matrix data format for efficient general sparse
+matrix-vector multiplication on modern processors with wide SIMD units. SIAM J. Sci. Comput. 36(5), 2014.
+
+Each part of a layer (see `forward.visit`) has a copy of its own, so that the sums, and with them their bits, are those of the
+scatter: a lane goes through the rows of the part that lead to its state, in their order, and lanes that have fewer are filled
+up with weights of 0. States are sorted by their numbers of rows, `WINDOW` at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._arguments import Pass, Slices, Team
+from ._groups import AHEAD, is_policy
+from ._jit import inlined, kernel
+from ._simd import prefetch, vfma, vgather, vget, vload, vset
+from ._sync import meet
+from .forward import STATES, fill_weights, merge
+
+__all__ = ["WINDOW", "slice_fill", "slice_shape", "visit_slices"]
+
+WINDOW = 64
+"""States that are sorted among themselves."""
+
+
+@inlined
+def _sort(count, lo, hi, states, at):
+    """Write states lo..hi-1 to states[at], ..., those of the most rows first, equal ones in their order."""
+    for j in range(lo, hi):
+        i = at + j - lo
+        while i > at and count[states[i - 1]] < count[j]:
+            states[i] = states[i - 1]
+            i -= 1
+        states[i] = j
+
+
+@kernel
+def slice_shape(indptr, indices, blocks, count, starts, states):
+    """Which states each slice holds, and where its entries start; the return value is where the last end.
+
+    A line of `blocks` is one part of one block: first and last line of `indptr`, number of next states, first slice. `count` is
+    working memory for each next state.
+    """
+    end = 0
+    for b in range(blocks.shape[0]):
+        first, last, n_next, slice0 = blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 3]
+        for j in range(n_next):
+            count[j] = 0
+        for p in range(indptr[first], indptr[last]):
+            count[indices[p]] += 1
+        for lo in range(0, n_next, WINDOW):
+            _sort(count, lo, min(lo + WINDOW, n_next), states, 8 * slice0 + lo)
+        for j in range(0, n_next, 8):
+            starts[slice0 + j // 8] = end
+            end += 8 * count[states[8 * slice0 + j]]
+    return end
+
+
+@kernel
+def slice_fill(data, indptr, indices, blocks, at, starts, states, positions, weights):
+    """Write the transitions of `blocks` to their slices; `positions` and `weights` are 0 before."""
+    for b in range(blocks.shape[0]):
+        first, last, n_next, slice0 = blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 3]
+        for j in range(n_next):
+            at[states[8 * slice0 + j]] = starts[slice0 + j // 8] + j % 8
+        for r in range(first, last):
+            for p in range(indptr[r], indptr[r + 1]):
+                j = indices[p]
+                positions[at[j]] = r - first
+                weights[at[j]] = data[p]
+                at[j] += 8
+
+
+@inlined
+def _gather(slices, slice0, n_next, w, w0, private, to):
+    """private[to + j] = the sum over the rows of a part, whose weights begin at w[w0], for its next states j."""
+    for j in range(0, n_next, 8):
+        i = slice0 + j // 8
+        x = vset(0.0)
+        for p in range(slices.starts[i], slices.starts[i + 1], 8):
+            prefetch(slices.weights, p + AHEAD)
+            prefetch(slices.positions, p + AHEAD)
+            x = vfma(vload(slices.weights, p), vgather(w, w0, slices.positions, p), x)
+        for lane in range(min(8, n_next - j)):
+            private[to + np.int64(slices.states[8 * i + lane])] = vget(x, lane)
+
+
+@inlined
+def _visit_layer(slices, team, h, work, policy, tolerance, visits):
+    """Weights of the rows of this thread's parts of layer h, and the sums that they send on; whether the policy is valid."""
+    layers, rows = slices.layers, slices.rows
+    s0 = layers[h]
+    size = layers[h + 1] - s0
+    n_next = layers[h + 2] - layers[h + 1] if h < slices.first.size - 1 else 0
+    valid = True
+    for p in range(work.parts * team.me // team.n, work.parts * (team.me + 1) // team.n):
+        lo = s0 + size * p // work.parts
+        hi = s0 + size * (p + 1) // work.parts
+        for c0 in range(lo, hi, STATES):
+            c1 = min(c0 + STATES, hi)
+            if tolerance >= 0.0 and not is_policy(policy, rows, c0, c1, work.width, tolerance):
+                valid = False
+            fill_weights(rows, c0, c1, work.width, policy, work.d, visits, visits, 0)
+        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), n_next, visits, rows[lo], work.private, p * n_next)
+    return valid
+
+
+@kernel
+def visit_slices(
+    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, policy, tolerance, d, visits, private
+):  # fmt: skip
+    """The occupancy of `policy` under a CSR model from its slices: the sums of `forward.visit`. `visits` is filled, not added to."""
+    slices = Slices(starts, states, positions, weights, first, layers, rows)
+    team = Team(me, n, gate)
+    work = Pass(n_parts, width, d, visits, private)
+    valid = True
+    if me == 0:
+        d[0] = 1.0
+    meet(gate, me, n)
+    for h in range(first.size):
+        if not _visit_layer(slices, team, h, work, policy, tolerance, visits):
+            valid = False
+        if h < first.size - 1:
+            meet(gate, me, n)
+            n_next = layers[h + 2] - layers[h + 1]
+            merge(private, n_parts, n_next, n_next * me // n, n_next * (me + 1) // n, d, layers[h + 1])
+            meet(gate, me, n)
+    return 0 if valid else 1
