@@ -32,7 +32,7 @@ class Scratch:
         self.d = np.empty(t.layout.n_states + 8)
         self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
         self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
-        self.rows = None if t.pairs is None else np.empty(t.n_rows)
+        self.rows = np.empty(t.n_rows) if t.masked else None
 
 
 @contextmanager

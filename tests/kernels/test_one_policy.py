@@ -15,6 +15,7 @@ from opo_fast.kernels._sync import GATE
 from opo_fast.kernels.chain import chain_steps
 from opo_fast.kernels.evaluation import backward_sweep
 from opo_fast.kernels.forward import STATES, visit_sweep
+from opo_fast.model.distinct import NO_PLAN
 from opo_fast.model.layout import aligned
 
 cases = pytest.mark.parametrize("case", MODELS, ids=name_of)
@@ -25,7 +26,7 @@ NO_GATE = np.zeros(GATE, np.int64)
 def backward(monkeypatch, mdp, policy, n, chunk, greedy, tolerance=1e-8):
     t = mdp.transitions
     q, v = aligned(t.n_rows), np.full(mdp.layout.n_states, np.nan)
-    after = (chunk, t.width, 1, greedy, mdp.row_losses, policy, tolerance, q, v)
+    after = (NO_PLAN, chunk, t.width, 1, greedy, mdp.row_losses, policy, tolerance, q, v)
     return q, v, any(together(monkeypatch, backward_sweep, t.arguments, after, n))
 
 
@@ -60,7 +61,7 @@ def test_values_alone(case, n, greedy, monkeypatch):
         expected = backward(monkeypatch, mdp, policy.copy(), n, chunk, greedy)[1]
         v, given = np.full(mdp.layout.n_states, np.nan), policy.copy()
         q = aligned(n * min(chunk, max(mdp.layout.layer_sizes)) * mdp.layout.n_actions if t.kind else t.most_rows)
-        after = (chunk, t.width, 0, greedy, mdp.row_losses, given, 1e-8, q, v)
+        after = (NO_PLAN, chunk, t.width, 0, greedy, mdp.row_losses, given, 1e-8, q, v)
         together(monkeypatch, backward_sweep, t.arguments, after, n)
         assert (v == expected).all()
         assert (given == policy).all()
