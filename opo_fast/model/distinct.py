@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen
+from .._support.checks import MANY, as_integer, frozen
+from ..errors import OpoError
 from ..kernels.evaluation import PLAN
-from .layout import Immutable, Layout
+from .layout import Immutable, Layout, as_mask_2d
 
 __all__ = ["NO_PLAN", "Distinct", "short_layers"]
 
@@ -68,6 +69,18 @@ class Distinct(Immutable):
             self.rows = frozen(np.concatenate([[0], np.cumsum(self.mask.sum(axis=1))]).astype(np.int64))
             self.pairs = frozen(np.flatnonzero(self.mask))
         self._seal()
+
+    @classmethod
+    def stored(cls, layout: Layout, count: int, mask: Any, start: Any) -> Distinct:
+        """That of a file, whose numbers are checked: so many distinct layers, the last of them once if there are three."""
+        sizes = layout.layer_sizes
+        if not 1 <= count <= min(3, layout.horizon) or len(set(sizes[1:])) > 1 or (count == 1) != (layout.horizon == 1):
+            raise OpoError(f"distinct is {count}: layers of sizes {sizes[:3]}, ... have no so many that differ")
+        if start is not None:
+            start = as_integer(start, "start", least=0, most=sizes[-1] - 1 if layout.horizon > 1 else MANY)
+        which = [min(h, 1) for h in range(layout.horizon - 1)] + [count - 1]
+        n_own = 1 + (count - 1) * sizes[-1]
+        return cls(layout, which, None if mask is None else as_mask_2d(mask, (n_own, layout.n_actions), "action_mask"), start)
 
     def own(self, h: int) -> slice:
         """The own states that those of layer `h` are copies of."""

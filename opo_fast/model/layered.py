@@ -21,6 +21,7 @@ from .blocks import stored_arrays
 from .conversion import as_transitions
 from .distinct import Distinct
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
+from .rows import Rows
 from .sparse import rows_of_state
 from .transitions import Transitions
 
@@ -209,12 +210,14 @@ class LayeredMDP(Immutable):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to `path` as npz (no pickle); blocks that layers share are written once."""
-        t = self.transitions
-        meta = {"format": "opo_fast.LayeredMDP", "version": 2, "kind": t.kind, "masked": t.action_mask is not None}
-        arrays = {"data": t.data, "indptr": t.indptr, "indices": t.indices, "block": t.block, "losses": self.losses}
-        if t.action_mask is not None:
-            arrays["action_mask"] = t.action_mask
+        """Write the model to `path` as npz (no pickle); what layers share is written once."""
+        t, d = self.transitions, self.transitions.distinct
+        meta = {"format": "opo_fast.LayeredMDP", "version": 2, "kind": t.kind, "masked": t.masked}
+        arrays = {"data": t.data, "indptr": t.indptr, "indices": t.indices, "block": t.block, "losses": self._own_losses}
+        if d is not None:
+            meta.update(version=3, start=d.start, distinct=len(d.sizes))
+        if t.masked:
+            arrays["action_mask"] = cast(Array, t.action_mask if d is None else d.mask)
         sizes = np.array(self.layout.layer_sizes, np.int64)
         write_state(path, {**meta, "layer_sizes": sizes, "n_actions": np.array(self.layout.n_actions), **arrays})
 
@@ -229,13 +232,30 @@ class LayeredMDP(Immutable):
         """
         with reading(path, "a model that LayeredMDP.save wrote"):
             stored = read_state(path, "a model that LayeredMDP.save wrote")
-            if (stored["format"], stored["version"]) != ("opo_fast.LayeredMDP", 2):
+            if stored["format"] != "opo_fast.LayeredMDP" or stored["version"] not in (2, 3):
                 raise ValueError(f"format {stored['format']!r}, version {stored['version']!r}")
             layout = Layout(stored["layer_sizes"].tolist(), stored["n_actions"])
+            losses, mask = stored["losses"], stored["action_mask"] if stored["masked"] else None
+            if stored["version"] == 3:
+                return cls._stationary_of(layout, losses, mask, stored)
             # The losses first: a damaged size is noticed before anything of that size is made.
-            losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored["action_mask"] if stored["masked"] else None)
-            arrays = stored_arrays(layout, mask, int(stored["kind"]), stored)
+            losses, mask = as_losses(layout, losses), as_mask(layout, mask)
+            rows = Rows.of(layout, mask)
+            arrays = stored_arrays(rows, int(stored["kind"]), stored)
             return cls(layout, losses, Transitions(layout, arrays, action_mask=mask, dtype=stored["data"].dtype))
+
+    @classmethod
+    def _stationary_of(cls, layout: Layout, losses: Array, mask: Array | None, stored: dict[str, Any]) -> LayeredMDP:
+        """The model of a file in which losses and mask are those of the own states."""
+        distinct = Distinct.stored(layout, int(stored["distinct"]), mask, stored["start"])
+        arrays = stored_arrays(Rows.of(layout, None, distinct), int(stored["kind"]), stored)
+        transitions = Transitions(layout, arrays, dtype=stored["data"].dtype, distinct=distinct)
+        if losses.shape == layout.shape:
+            return cls(layout, losses, transitions)
+        own = as_losses_2d(losses, "losses")
+        if own.shape != (distinct.n_states, layout.n_actions):
+            raise OpoError(f"losses have shape {own.shape}: {(distinct.n_states, layout.n_actions)} is needed")
+        return cls._of(transitions, own)
 
     def __repr__(self) -> str:
         masked = f", {self.transitions.n_rows} allowed pairs" if self.transitions.masked else ""

@@ -193,7 +193,7 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
     with borrowed(t) as scratch:
         q, v = _values(t, returns, out)
         if q is None:
-            _backward(mdp, scratch.d, UNCHECKED, scratch, q, v, returns, greedy=1)
+            _backward(mdp, scratch.w, UNCHECKED, scratch, q, v, returns, greedy=1)
             return v if returns == "v" else _start(t, v)
         policy = to_fill(None if out is None else out[2], "out[2]", t.layout.shape, q, v)
         _backward(mdp, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, returns, greedy=1)

@@ -27,6 +27,15 @@ class Rows(Immutable):
     layout: Layout
     distinct: Distinct | None = None
 
+    @classmethod
+    def of(cls, layout: Layout, mask: Array | None, distinct: Distinct | None = None) -> Rows:
+        """Those of a valid mask, or of distinct layers with theirs."""
+        result = Rows.__new__(Rows)
+        result.layout, result.distinct = layout, distinct
+        if distinct is None:
+            result._lay_out_rows(mask)
+        return result
+
     def _lay_out_rows(self, mask: Array | None) -> None:
         """Rows of the pairs that are allowed, no layer being a copy."""
         rows, pairs = self.layout.rows, None

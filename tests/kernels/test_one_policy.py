@@ -67,6 +67,36 @@ def test_values_alone(case, n, greedy, monkeypatch):
         assert (given == policy).all()
 
 
+STATIONARY = [case for case in MODELS if case[0].startswith("stationary")]
+STATIONARY += [("stationary", 3, True, np.float64), ("stationary csr", 3, True, np.float64)]
+
+
+@pytest.mark.parametrize("case", STATIONARY, ids=name_of)
+@teams
+@pytest.mark.parametrize("greedy", [0, 1])
+def test_layers_that_are_copies(case, n, greedy, monkeypatch):
+    mdp = model(case, sizes=[1, 13, 13, 13])
+    t, d, given = mdp.transitions, mdp.transitions.distinct, policies(mdp, 1)[0]
+    expected = twins.solve(Rows(mdp), mdp.row_losses) if greedy else twins.evaluate(Rows(mdp), mdp.row_losses, given)
+    for chunk in chunks_of(mdp):
+        own = backward(monkeypatch, mdp, given.copy(), n, chunk, greedy)
+        q, v, policy = aligned(t.n_rows), np.full(mdp.layout.n_states, np.nan), given.copy()
+        plan = d.plan(own_losses=True, own_policy=False, start_alone=False)
+        after = (plan, chunk, t.width, 1, greedy, mdp.own_row_losses, policy, 1e-8, q, v)
+        together(monkeypatch, backward_sweep, t.own_arguments, after, n)
+        close(q, expected[0])
+        close(v, expected[1])
+        assert (q == own[0]).all()
+        assert (v == own[1]).all()
+        # Values of two layers at a time, and losses of all.
+        two = np.full(d.room, np.nan)
+        work = aligned(n * min(chunk, 13) * mdp.layout.n_actions if t.kind else t.most_rows)
+        plan = d.plan(own_losses=False, own_policy=False, start_alone=True)
+        after = (plan, chunk, t.width, 0, greedy, mdp.row_losses, given, -1.0, work, two)
+        together(monkeypatch, backward_sweep, t.own_arguments, after, n)
+        assert two[d.first_value] == v[0]
+
+
 @cases
 @teams
 def test_planning(case, n, monkeypatch):
