@@ -100,7 +100,7 @@ class ChainAgent(OracleAgent):
     @property
     def steps(self) -> int:
         """Number of chain steps behind the policy of the coming episode."""
-        return max(0, self.episode - self.rule.forced) + (1 if self.rule.newest else 0)
+        return self.rule.steps(self.episode)
 
     def policy(self, context: Any) -> Array:
         """pi^t at `context`, shape (n_states, A), t being the coming episode. A pure query."""

@@ -2,7 +2,9 @@
 
 The comments give the lines of the paper's Algorithm 1. `opo_cmdp` is its loop over episodes (lines 1 to 7), `policy_chain` its
 loop over k at one context (lines 8 to 14). Each step k computes the occupancy of every past policy again, so that T episodes
-cost O(T^3) occupancies. One context stands for both c_t and c_{t+1} of lines 9 to 14, where the paper mixes the two.
+cost O(T^3) occupancies. One context stands for both c_t and c_{t+1}, which line 12 mixes. A step k of the chain is not a step of
+an episode: those are the layers h, counted from 0 here. `rules.reference_chain` writes the same chain a second time, for the
+other rules as well; both are compared.
 """
 
 from __future__ import annotations
@@ -37,23 +39,27 @@ def opo_cmdp(
 ) -> list[Array]:
     """The policies pi^1, ..., pi^T that OPO-CMDP plays, where every action is allowed in every state.
 
+    T is the number of contexts. Where the paper updates the models after the last episode, nobody would use them any more.
+
     Parameters
     ----------
     layout : Layout
     contexts : iterable
-        c_1, ..., c_T.
+        c_1, ..., c_T. The next one is asked for after the models of line 7 were fit.
     play : callable
         From c_t and pi^t to the trajectory of the episode, c_t included.
     loss_oracle, dynamics_oracle
         Without data; they learn from the episodes. The fit of losses minimises sum_i sum_h (f_{c_i}(s_h, a_h) - l_h)^2, that
-        of dynamics maximises sum_i sum_h log P_{c_i}(s_{h+1} | s_h, a_h). What ``fit()`` gives stays valid when data come.
+        of dynamics maximises sum_i sum_h log P_{c_i}(s_{h+1} | s_h, a_h). A fit does not
+        change when its oracle observes more.
     eta, beta_loss, beta_dynamics : float
         Learning rate and parameters of the bonus.
     """
     fits = [(loss_oracle.fit(), dynamics_oracle.fit())]  # line 2: f^1, P^1, the fits on no data
     policies: list[Array] = []
     for c in contexts:  # lines 3, 4 and 6
-        # pi^t comes from the models of steps 1 to t - 1: the newest fit first enters the policy of the next episode.
+        # pi^t comes from the models of steps 1 to t - 1, as in the box (section 3 writes pi^t with P^t): the newest fit first
+        # enters the policy of the next episode.
         models = [LayeredMDP(layout, loss_oracle.losses(f, c), dynamics_oracle.transitions(P, c)) for f, P in fits[:-1]]
         if models:
             policy = policy_chain(models, eta=eta, beta_loss=beta_loss, beta_dynamics=beta_dynamics)  # lines 8 to 14
@@ -98,7 +104,7 @@ def policy_chain(history: Sequence[LayeredMDP], *, eta: float, beta_loss: float,
             Q[S_h] = np.maximum(0.0, Q[S_h])  # line 12
             V[S_h] = (pi[S_h] * Q[S_h]).sum(axis=1)  # line 12
         # Line 14 multiplies pi by exp(-eta Q) at each step. From the uniform pi^1 on, that is the softmax of -eta times the sum
-        # of all Q, in which no weight is lost to underflow.
+        # of all Q, where an action whose weight underflows can come back in a later step.
         sum_q += Q
         policies.append(softmax(sum_q, eta))  # line 14
     return policies[-1]

@@ -1,6 +1,6 @@
 """What a step of a policy chain does: OPO-CMDP, E-UC3RL and RM-UCDD side by side, and the chain of any of them in NumPy.
 
-The three share the loop of Algorithm 1 and its losses (the other two papers write rewards). They differ in this:
+The three share the loop of Algorithm 1. All are written with losses here (the other two papers write rewards). They differ in this:
 
 ====================  =======================  ==========================  ============================
                       OPO-CMDP                 E-UC3RL                     RM-UCDD
@@ -8,14 +8,15 @@ The three share the loop of Algorithm 1 and its losses (the other two papers wri
 N sums, over i < k    q(s, a | pi^i, P^k)      q(s, a | pi^i, P^i)         pi^i(a | s)
 policy step           exponential weights      the optimum of this step    the optimum of this step
 pi^t is built from    fits 1 to t - 1          fits 1 to t                 fits |A| + 1 to t
-first episodes        pi^1 uniform             as the others               each action once, in |A| episodes
+first episodes        like later ones          like later ones             each action once, in |A| episodes
 dynamics are fit by   log loss                 log loss                    least squares
-bonus, last layer     as in the others         as in the others            of the loss alone
+scale of the bonus    beta / 2, 2 H            beta / 2, 2 H               kappa / p_min, sqrt|S_{h+1}|, H
+bonus, last layer     as in other layers       as in other layers          of the loss alone
 ====================  =======================  ==========================  ============================
 
-The first two rows are what a step does; the agents see to the others (`forced` and `newest` below; `agents.rmucdd` asks for the
-least-squares oracle). E-UC3RL's and RM-UCDD's algorithm boxes were not available: what is our reading of them stands in the
-docstrings of the agents.
+The first two rows and the last two are what a step does. How many steps there are before an episode is `ChainRule.steps`. That
+each action is played once and which oracle is asked is left to the agents (`agents.chain_agent`, `agents.rmucdd`). The algorithm
+boxes of E-UC3RL and RM-UCDD were not available: what is our reading of them stands in the docstrings of the agents.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class Bonus(NamedTuple):
     beta_loss : float
     beta_dynamics : ndarray, shape (H,)
     end : int
-        The first step that may have others.
+        The first step whose parameters may differ from these.
     needed : bool
-        False where the bonus is so large for certain that it makes no difference: then visits need not be computed.
+        False where Q is 0 whatever the visits are, since even the least bonus exceeds all losses: then they need not be computed.
     """
 
     beta_loss: float
@@ -90,7 +91,11 @@ class ChainRule:
     newest: bool = False
     forced: int = 0
     hedged: ClassVar[bool] = False
-    """Whether the learning rate is AdaHedge's and plausible sets may stand beside the bonus (see `self_tuning`)."""
+    """Whether this is the rule of `self_tuning`, which is not in the paper."""
+
+    def steps(self, observed: int) -> int:
+        """How many steps there are before the policy of the episode that follows `observed` ones."""
+        return max(0, observed - self.forced) + int(self.newest)
 
     def bonus(self, step: int) -> Bonus:
         """The bonus of a step, counted from 0."""
@@ -110,7 +115,7 @@ def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float)
 
 
 def euc3rl_rule(layout: Layout, beta_loss: float, beta_dynamics: float) -> ChainRule:
-    """E-UC3RL (Levy, Cassel, Cohen and Mansour, ICML 2024)."""
+    """E-UC3RL (Levy, Cassel, Cohen and Mansour, ICML 2024; our reading)."""
     return ChainRule(
         beta_loss=beta_loss,
         beta_dynamics=np.full(layout.horizon, beta_dynamics),
@@ -145,15 +150,15 @@ def rmucdd_rule(layout: Layout, kappa_loss: float, kappa_dynamics: float, p_min:
 def reference_chain(history: Sequence[LayeredMDP], rule: ChainRule) -> Array:
     """The policy after the steps of `history` under any rule; under `opo_rule` it is `algorithm1.policy_chain`.
 
-    The caller gives the models from the step after the forced episodes on, the newest one included where the rule says so. A
-    greedy rule plays the policy of the step that built it; exponential weights play it in the step after.
+    The caller gives the models of the steps 1 to `rule.steps(observed)`. A greedy rule makes pi^k from model k; exponential
+    weights make pi^{k+1} from pi^k and model k.
     """
     uniform = history[0].uniform_policy()
     past: list[Array] = []
     policy, sum_q = uniform, np.where(uniform > 0, 0.0, np.inf)
     for k, model in enumerate(history):
         visits = _visits(history, k, past, rule)
-        q = _optimistic_q(model, visits, policy, rule)
+        q = _optimistic_q(model, visits, policy, rule, rule.bonus(k))
         if rule.greedy:
             policy = _least(np.where(uniform > 0, q, np.inf))
             past.append(policy)
@@ -176,7 +181,7 @@ def softmax(sum_q: Array, eta: float) -> Array:
 
 
 def _least(q: Array) -> Array:
-    """The policy that plays the action of least q, the lowest of equals."""
+    """The policy that plays the action of least q, the lowest index on ties."""
     return np.asarray(np.arange(q.shape[1]) == q.argmin(axis=1)[:, None], np.float64)
 
 
@@ -191,17 +196,18 @@ def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: 
     return sum(terms, np.zeros(history[k].layout.shape))
 
 
-def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRule) -> Array:
+def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRule, betas: Bonus) -> Array:
     """Q of one step, from the last layer to the first.
 
-    A greedy rule looks for the least Q before it raises V to 0: raising Q first would make all unexplored actions alike.
+    A greedy rule looks for the least Q before it truncates V at 0: truncating Q first would make all unexplored actions alike.
     """
     layout, arrays = model.layout, model.transitions.arrays()
     allowed = np.ones(layout.shape, bool) if model.action_mask is None else model.action_mask
     q, v = np.zeros(layout.shape), np.zeros(layout.n_states)
     for h in reversed(range(layout.horizon)):
         layer = layout.layer(h)
-        q[layer] = model.losses[layer] - (bonus(visits[layer], rule.beta_loss) + rule.weight * bonus(visits[layer], rule.beta_dynamics[h]))
+        N = visits[layer]
+        q[layer] = model.losses[layer] - (bonus(N, betas.beta_loss) + rule.weight * bonus(N, betas.beta_dynamics[h]))
         if h < layout.horizon - 1:
             q[layer] += expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
         if rule.greedy:
