@@ -16,6 +16,7 @@ from .model.layered import LayeredMDP
 from .model.layout import Layout
 from .model.names import Names
 from .model.operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
+from .model.single import solve_layer
 from .model.transitions import Transitions
 from .oracles import FiniteDynamicsClass, FiniteLossClass
 from .runs.result import SimulationResult
@@ -67,6 +68,7 @@ __all__ = [
     "set_threads",
     "simulate",
     "solve",
+    "solve_layer",
     "study",
     "tune",
 ]

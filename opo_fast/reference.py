@@ -5,7 +5,7 @@ public functions of `opo_fast` validate.
 """
 
 from .algorithm.algorithm1 import opo_cmdp, policy_chain
-from .model.reference import Evaluation, Solution, bonus, evaluate, exponential_weights, occupancy, rollout, solve
+from .model.reference import Evaluation, Solution, bonus, evaluate, exponential_weights, occupancy, rollout, solve, solve_layer
 
 __all__ = [
     "Evaluation",
@@ -18,4 +18,5 @@ __all__ = [
     "policy_chain",
     "rollout",
     "solve",
+    "solve_layer",
 ]

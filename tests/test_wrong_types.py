@@ -98,6 +98,7 @@ CALLS = {
     "occupancy": (of.occupancy, {"mdp": MDP, "policy": POLICY, "backend": "numba"}),
     "evaluate": (of.evaluate, {"mdp": MDP, "policy": POLICY, "backend": "numba"}),
     "solve": (of.solve, {"mdp": MDP, "backend": "numba"}),
+    "solve_layer": (of.solve_layer, {"mdp": MDP, "stage": 0, "v": np.zeros(MDP.layout.n_states), "backend": "numba"}),
     "rollout": (of.rollout, {"mdp": MDP, "policy": POLICY, "rng": RNG, "context": 0, "backend": "numba"}),
     "bonus": (of.bonus, {"visits": [0.0, 1.0], "beta": 1.0}),
     "exponential_weights": (of.exponential_weights, {"policy": POLICY, "q": LOSSES, "eta": 1.0, "backend": "numpy"}),

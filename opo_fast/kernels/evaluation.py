@@ -10,7 +10,10 @@ from ._jit import inlined, kernel
 from ._simd import fma, prefetch, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import meet
 
-__all__ = ["backward_sweep", "expectation", "mean"]
+__all__ = ["PLAN", "backward_sweep", "expectation", "mean"]
+
+PLAN = 5
+"""Numbers for each layer in the plan of a sweep."""
 
 
 _IN_CACHE = 1 << 14
@@ -171,9 +174,18 @@ def mean(rows, lo, hi, width, policy, q, shift, v):
         s += 1
 
 
+@inlined
+def _place(plan, i, horizon):
+    """Of layer i: its number in the model, and by how much its losses, rows and states lie further on; see `backward_sweep`."""
+    if plan.size == 0:
+        return i, 0, 0, 0, 0 if i < horizon - 1 else -1
+    at = PLAN * i
+    return plan[at], plan[at + 1], plan[at + 2], plan[at + 3], plan[at + 4]
+
+
 @kernel
 def backward_sweep(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, keep, greedy, losses, policy, tolerance, q, v
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, plan, chunk, width, keep, greedy, losses, policy, tolerance, q, v
 ):  # fmt: skip
     """Bellman backups of all layers, from the last to the first, `chunk` states at a time: what thread `me` of `n` does.
 
@@ -182,30 +194,38 @@ def backward_sweep(
     `width` is the number of actions where the rows of whole states fill a vector, else 0. All arrays hold all rows
     (q, losses, policy) or all states (v). Without `keep`, `q` has room for the rows of a layer (dense), or of a chunk for each
     thread (CSR), and `policy` is not written.
+
+    Where layers are copies of others, `plan` has `PLAN` numbers for each: that of the layer of the model which it is a copy of,
+    and by how much further on than there lie its losses, its rows in `policy` and `q`, its values and the next layer's (-1: there
+    is no next layer). An empty plan: each layer is its own.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
     fault = 0
-    for h in range(block.size - 1, -1, -1):
+    horizon = plan.size // PLAN if plan.size > 0 else block.size
+    for i in range(horizon - 1, -1, -1):
+        h, loss0, row0, state0, next0 = _place(plan, i, horizon)
+        f, p, x = losses[loss0:], policy[row0:], v[state0:]
+        y = q[row0 if keep else 0 :]
         size = layers[h + 1] - layers[h]
         end = layers[h] + share(size, me + 1, n)
         for lo in range(layers[h] + share(size, me, n), end, chunk):
             hi = min(lo + chunk, end)
-            if tolerance >= 0.0 and not is_policy(policy, rows, lo, hi, width, tolerance):
+            if tolerance >= 0.0 and not is_policy(p, rows, lo, hi, width, tolerance):
                 fault = 1
             shift = 0
             if not keep:
                 shift = rows[lo] - me * (q.size // n) if kind == 1 else rows[layers[h]]
-            if h < block.size - 1:
-                expectation(model, h, rows[lo], rows[hi], v, losses, 0, q, shift)
+            if next0 >= 0:
+                expectation(model, h, rows[lo], rows[hi], v[next0:], f, 0, y, shift)
             else:
                 for r in range(rows[lo], rows[hi]):
-                    q[r - shift] = losses[r]
+                    y[r - shift] = f[r]
             if not greedy:
-                mean(rows, lo, hi, width, policy, q, shift, v)
+                mean(rows, lo, hi, width, p, y, shift, x)
             elif keep:
-                _minimum(rows, lo, hi, q, policy, v)
+                _minimum(rows, lo, hi, y, p, x)
             else:
-                _least(rows, lo, hi, q, shift, v)
+                _least(rows, lo, hi, y, shift, x)
         meet(team.gate, team.me, team.n)
     return fault

@@ -45,8 +45,8 @@ def backward_models(
         policy = policies[at if policies.shape[0] > 1 else 0]
         chunk = STATES if m.kind == 1 else v.shape[1]
         fault += backward_sweep(
-            m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, 0, 1, gate, chunk, width, keep, greedy,
-            view(table[i, 9], rows[layers[block.size]], losses), policy, tolerance, q[at if keep else me], v[at],
+            m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, 0, 1, gate, layers[:0], chunk, width, keep,
+            greedy, view(table[i, 9], rows[layers[block.size]], losses), policy, tolerance, q[at if keep else me], v[at],
         )  # fmt: skip
     return fault
 

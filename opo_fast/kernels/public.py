@@ -100,8 +100,8 @@ def _back(model, greedy, policy, q, v):
     """One backward sweep of one thread, which keeps Q."""
     chunk = STATES if model.kind == 1 else v.size
     backward_sweep(
-        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, chunk,
-        model.width, 1, greedy, model.losses, policy, -1.0, q, v,
+        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers,
+        model.layers[:0], chunk, model.width, 1, greedy, model.losses, policy, -1.0, q, v,
     )  # fmt: skip
 
 

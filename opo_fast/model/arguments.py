@@ -11,8 +11,10 @@ import numpy.typing as npt
 from .._support.checks import FLOAT64, as_real, one_of, tolerance_of
 from ..errors import OpoError
 from ..kernels import weights as weight_kernels
+from .distinct import Distinct
 from .layered import LayeredMDP
 from .layout import Layout, aligned
+from .transitions import Transitions
 from .updatable import UpdatableMDP
 
 __all__ = [
@@ -23,8 +25,10 @@ __all__ = [
     "check_backend",
     "check_policy",
     "checked_policy",
+    "is_stationary",
     "own",
     "plain",
+    "own_policy_rows",
     "policy_rows",
     "to_fill",
     "values_to_fill",
@@ -54,7 +58,22 @@ def as_model(mdp: Any) -> LayeredMDP | UpdatableMDP:
 def check_policy(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike) -> Array:
     """`policy` as a valid contiguous float64 array (n_states, A) of this model."""
     model = as_model(mdp)
-    return checked_policy(as_real(policy, "policy"), model.layout, model.action_mask)
+    array, d = as_real(policy, "policy"), model.transitions.distinct
+    if d is not None and is_stationary(model.transitions, array):
+        return d.unroll(_own_policy(d, array))
+    return checked_policy(array, model.layout, model.action_mask)
+
+
+def is_stationary(t: Transitions, policy: Array) -> bool:
+    """Whether a policy has one line for each state of a stationary layer, not for all states."""
+    d = t.distinct
+    return d is not None and policy.shape == (d.stationary_size, t.layout.n_actions) != t.layout.shape
+
+
+def _own_policy(d: Distinct, policy: Array) -> Array:
+    """A stationary policy for the own states."""
+    checked = checked_policy(policy, None, None if d.mask is None else d.mask[d.own(d.layout.horizon - 1)])
+    return d.spread(checked, np.full(policy.shape[1], 1.0 / policy.shape[1]))
 
 
 def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) -> Array:
@@ -62,9 +81,17 @@ def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) 
     return checked_policy(as_real(policy, "policy"), layout, action_mask)
 
 
+def own_policy_rows(d: Distinct, policy: Array) -> Array:
+    """A stationary policy, one number per row of the own states."""
+    rows = _own_policy(d, policy).reshape(-1)
+    return rows if d.pairs is None else rows[d.pairs]
+
+
 def policy_rows(mdp: LayeredMDP | UpdatableMDP, array: Array, room: Array | None = None) -> tuple[Array, float]:
     """The policy `array`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
     t = mdp.transitions
+    if is_stationary(t, array):
+        return t.gather(check_policy(mdp, array)), UNCHECKED
     if t.pairs is None and array.shape == t.layout.shape:
         return plain(array).reshape(-1), tolerance_of(array.dtype)
     checked = checked_policy(array, t.layout, t.action_mask).reshape(-1)

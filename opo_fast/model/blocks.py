@@ -13,6 +13,7 @@ from .._support.checks import FLOAT64, as_list, tolerance_of
 from ..errors import OpoError, Place
 from ..kernels.ingest import ingest_dense
 from .layout import Layout, aligned
+from .rows import Rows
 
 __all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "is_plain", "layer_list", "small_dense", "stored_arrays"]
 
@@ -38,8 +39,9 @@ def csr_array(layout: Layout, h: int, data: Array, indices: Array, pointer: Arra
     return sp.csr_array((data, indices.astype(np.int64), indptr), shape=(n_pairs, layout.layer_sizes[h + 1]))
 
 
-def stored_arrays(layout: Layout, mask: Array | None, kind: int, stored: dict[str, Array]) -> list[Any]:
+def stored_arrays(rows: Rows, kind: int, stored: dict[str, Array]) -> list[Any]:
     """The transitions of a file, one array per layer; every number that points into another array is checked."""
+    layout = rows.layout
     data, indptr, indices, block = (stored[name] for name in ("data", "indptr", "indices", "block"))
     for name, array, kinds in (("data", data, "f"), ("indptr", indptr, "iu"), ("indices", indices, "iu"), ("block", block, "iu")):
         if array.ndim != 1 or array.dtype.kind not in kinds:
@@ -49,7 +51,7 @@ def stored_arrays(layout: Layout, mask: Array | None, kind: int, stored: dict[st
     built: dict[Any, Any] = {}
     arrays = []
     for h in range(layout.horizon - 1):
-        allowed = None if mask is None else mask[layout.layer(h)].ravel()
+        allowed = rows.allowed(h)
         n_rows = layout.layer_sizes[h] * layout.n_actions if allowed is None else int(allowed.sum())
         start, n_next = int(block[h]), layout.layer_sizes[h + 1]
         size, source = (n_rows * n_next, data) if kind == DENSE else (n_rows + 1, indptr)

@@ -20,8 +20,10 @@ from .._support.text import count, html_table
 from ..errors import OpoError
 from .blocks import stored_arrays
 from .conversion import as_transitions
+from .distinct import Distinct
 from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
-from .sparse import as_csr
+from .rows import Rows
+from .sparse import rows_of_state
 from .transitions import Transitions
 
 __all__ = ["LayeredMDP", "Layout", "Transitions"]
@@ -51,7 +53,7 @@ class LayeredMDP(Immutable):
         See `Transitions`; and losses that are not in [0, 1] or have a wrong shape.
     """
 
-    _passing = ("loss_place",)
+    _passing = ("losses", "row_losses", "own_row_losses", "loss_place")
 
     def __init__(
         self,
@@ -66,8 +68,16 @@ class LayeredMDP(Immutable):
         mask = None if action_mask is None else cast(Array, action_mask)
         self.transitions = as_transitions(layout, transitions, mask, dtype=dtype)
         self.layout = layout
-        self.losses = as_losses(layout, losses)
+        self._own_losses = as_losses(layout, losses)
         self._seal()
+
+    @classmethod
+    def _of(cls, transitions: Transitions, own_losses: Array) -> LayeredMDP:
+        """A model of valid parts, the losses those of the own states."""
+        model = cls.__new__(cls)
+        model.transitions, model.layout, model._own_losses = transitions, transitions.layout, frozen(own_losses)
+        model._seal()
+        return model
 
     @classmethod
     def stationary(
@@ -81,7 +91,7 @@ class LayeredMDP(Immutable):
         terminal: npt.ArrayLike | None = None,
         dtype: npt.DTypeLike = np.float64,
     ) -> LayeredMDP:
-        """Unroll a time-homogeneous model over `horizon` steps; all layers share one block of transitions.
+        """A time-homogeneous model over `horizon` steps; all layers share one block of transitions, losses and mask.
 
         Parameters
         ----------
@@ -112,30 +122,27 @@ class LayeredMDP(Immutable):
             raise OpoError(
                 f"P has shape {array.shape}: {'(S * A, S)' if sparse else '(S, A, S)'} = {shape} is needed (losses are {base.shape})"
             )
-        if sparse:
-            array = as_csr(P, "P")
         mask = None if action_mask is None else as_mask_2d(action_mask, (n_states, n_actions), "action_mask")
+        state, head = None, np.zeros((1, n_actions))
         if as_array(start, "start").ndim == 0:
             state = as_integer(start, "start", least=0, most=n_states - 1)
-            first: Any = array[state * n_actions : (state + 1) * n_actions] if sparse else array[state : state + 1]
-            head, head_mask, steps = base[state : state + 1], None if mask is None else mask[state : state + 1], horizon - 1
+            array, first = rows_of_state(array, state, n_actions, "P") if sparse else (array, array[state : state + 1])
+            head = base[state : state + 1]
         else:
-            distribution = as_distribution(start, n_states, "start", "state")
-            first = np.broadcast_to(distribution, (1, n_actions, n_states))
+            first = np.broadcast_to(as_distribution(start, n_states, "start", "state"), (1, n_actions, n_states))
             if sparse:
                 first = sp.csr_array(np.ascontiguousarray(first[0]))
-            head, head_mask, steps = np.zeros((1, n_actions)), None if mask is None else np.ones((1, n_actions), bool), horizon
-        tail = base[:0]
-        if terminal is not None:
-            values = as_array(terminal, "terminal")
-            if values.shape != (n_states,):
-                raise OpoError(f"terminal has shape {values.shape}: ({n_states},) is needed")
-            tail = as_losses_2d(np.repeat(values[:, None], n_actions, axis=1), "terminal")
-        layout = Layout([1] + [n_states] * (steps + (terminal is not None)), n_actions)
-        every_mask = None if mask is None else np.concatenate([cast(Array, head_mask)] + [mask] * (layout.horizon - 1))
-        every_loss = np.concatenate([head] + [base] * steps + [tail])
-        arrays = ([first] + [array] * (layout.horizon - 2)) if layout.horizon > 1 else []
-        return cls(layout, every_loss, Transitions(layout, arrays, action_mask=every_mask, dtype=dtype, where="P"))
+        tail = base[:0] if terminal is None else _terminal_losses(terminal, base.shape)
+        steps = horizon - (state is not None)
+        which = [0] + [1] * steps + [1 + (steps > 0)] * (terminal is not None)
+        layout = Layout([1] + [n_states] * (len(which) - 1), n_actions)
+        parts = [head] + [base] * (steps > 0) + [tail]
+        if mask is not None:
+            above = np.ones((1, n_actions), bool) if state is None else mask[state : state + 1]
+            mask = np.concatenate([above] + [mask] * max(which))
+        arrays = [first] + [array] * (layout.horizon - 2) if layout.horizon > 1 else []
+        distinct = Distinct(layout, which, mask, state)
+        return cls._of(Transitions(layout, arrays, dtype=dtype, where="P", distinct=distinct), np.concatenate(parts))
 
     @property
     def action_mask(self) -> Array | None:
@@ -143,9 +150,29 @@ class LayeredMDP(Immutable):
         return self.transitions.action_mask
 
     @cached_property
+    def losses(self) -> Array:
+        """Mean losses (n_states, A), those of stationary layers repeated in each."""
+        d = self.transitions.distinct
+        return frozen(d.unroll(self._own_losses)) if d is not None and self.keeps_losses_once else self._own_losses
+
+    @cached_property
     def row_losses(self) -> Array:
         """Losses of the allowed pairs, one per row."""
         return frozen(np.ascontiguousarray(self.transitions.gather(self.losses)))
+
+    @property
+    def keeps_losses_once(self) -> bool:
+        """Whether the losses of layers that are copies of one another are one block."""
+        d = self.transitions.distinct
+        return d is not None and self._own_losses.shape[0] == d.n_states
+
+    @cached_property
+    def own_row_losses(self) -> Array:
+        """The same as `row_losses`, of the own states alone where layers keep their losses once."""
+        if not self.keeps_losses_once:
+            return self.row_losses
+        flat, pairs = self._own_losses.reshape(-1), self.transitions.own_pairs
+        return flat if pairs is None else frozen(flat[pairs])
 
     @cached_property
     def loss_place(self) -> tuple[int]:
@@ -186,12 +213,14 @@ class LayeredMDP(Immutable):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to `path` as npz (no pickle); blocks that layers share are written once."""
-        t = self.transitions
-        meta = {"format": "opo_fast.LayeredMDP", "version": 2, "kind": t.kind, "masked": t.action_mask is not None}
-        arrays = {"data": t.data, "indptr": t.indptr, "indices": t.indices, "block": t.block, "losses": self.losses}
-        if t.action_mask is not None:
-            arrays["action_mask"] = t.action_mask
+        """Write the model to `path` as npz (no pickle); what layers share is written once."""
+        t, d = self.transitions, self.transitions.distinct
+        meta = {"format": "opo_fast.LayeredMDP", "version": 2, "kind": t.kind, "masked": t.masked}
+        arrays = {"data": t.data, "indptr": t.indptr, "indices": t.indices, "block": t.block, "losses": self._own_losses}
+        if d is not None:
+            meta.update(version=3, start=d.start, distinct=len(d.sizes))
+        if t.masked:
+            arrays["action_mask"] = cast(Array, t.action_mask if d is None else d.mask)
         sizes = np.array(self.layout.layer_sizes, np.int64)
         write_state(path, {**meta, "layer_sizes": sizes, "n_actions": np.array(self.layout.n_actions), **arrays})
 
@@ -206,29 +235,46 @@ class LayeredMDP(Immutable):
         """
         with reading(path, "a model that LayeredMDP.save wrote"):
             stored = read_state(path, "a model that LayeredMDP.save wrote")
-            if (stored["format"], stored["version"]) != ("opo_fast.LayeredMDP", 2):
+            if stored["format"] != "opo_fast.LayeredMDP" or stored["version"] not in (2, 3):
                 raise ValueError(f"format {stored['format']!r}, version {stored['version']!r}")
             layout = Layout(stored["layer_sizes"].tolist(), stored["n_actions"])
+            losses, mask = stored["losses"], stored["action_mask"] if stored["masked"] else None
+            if stored["version"] == 3:
+                return cls._stationary_of(layout, losses, mask, stored)
             # The losses first: a damaged size is noticed before anything of that size is made.
-            losses, mask = as_losses(layout, stored["losses"]), as_mask(layout, stored["action_mask"] if stored["masked"] else None)
-            arrays = stored_arrays(layout, mask, int(stored["kind"]), stored)
+            losses, mask = as_losses(layout, losses), as_mask(layout, mask)
+            rows = Rows.of(layout, mask)
+            arrays = stored_arrays(rows, int(stored["kind"]), stored)
             return cls(layout, losses, Transitions(layout, arrays, action_mask=mask, dtype=stored["data"].dtype))
 
+    @classmethod
+    def _stationary_of(cls, layout: Layout, losses: Array, mask: Array | None, stored: dict[str, Any]) -> LayeredMDP:
+        """The model of a file in which losses and mask are those of the own states."""
+        distinct = Distinct.stored(layout, int(stored["distinct"]), mask, stored["start"])
+        arrays = stored_arrays(Rows.of(layout, None, distinct), int(stored["kind"]), stored)
+        transitions = Transitions(layout, arrays, dtype=stored["data"].dtype, distinct=distinct)
+        if losses.shape == layout.shape:
+            return cls(layout, losses, transitions)
+        own = as_losses_2d(losses, "losses")
+        if own.shape != (distinct.n_states, layout.n_actions):
+            raise OpoError(f"losses have shape {own.shape}: {(distinct.n_states, layout.n_actions)} is needed")
+        return cls._of(transitions, own)
+
     def __repr__(self) -> str:
-        masked = "" if self.action_mask is None else f", {int(self.action_mask.sum())} allowed pairs"
+        masked = f", {self.transitions.n_rows} allowed pairs" if self.transitions.masked else ""
         return f"<LayeredMDP {self.layout!r}: {self.layout.n_states} states{masked}, {self.transitions!r}>"
 
     def _repr_html_(self) -> str:
         """For notebooks: one row for each run of layers that are alike."""
-        layout, mask = self.layout, self.action_mask
+        layout = self.layout
         kind = "sparse" if self.transitions.kind else "dense"
         title = f"LayeredMDP: {count(layout.horizon, 'layer')}, {count(layout.n_states, 'state')}, {count(layout.n_actions, 'action')}"
         facts: list[tuple[int, int, float, float]] = []
         for h, size in enumerate(layout.layer_sizes):
-            here = layout.layer(h)
-            allowed = np.ones((size, layout.n_actions), bool) if mask is None else mask[here]
-            costs = self.losses[here][allowed]
-            facts.append((size, int(allowed.sum()), float(costs.min()), float(costs.max())))
+            allowed = self.transitions.allowed(h)
+            costs = self._own_losses[self.transitions.own(h) if self.keeps_losses_once else layout.layer(h)].ravel()
+            costs = costs if allowed is None else costs[allowed]
+            facts.append((size, costs.size, float(costs.min()), float(costs.max())))
         begins = [h for h in range(layout.horizon) if h == 0 or facts[h] != facts[h - 1]]
         rows = []
         for first, after in list(zip(begins, [*begins[1:], layout.horizon], strict=True))[:LAYERS_SHOWN]:
@@ -238,3 +284,10 @@ class LayeredMDP(Immutable):
         rest = f"... {len(begins) - LAYERS_SHOWN} more rows; " if len(begins) > LAYERS_SHOWN else ""
         rest += f"{self.transitions.n_transitions:,} transitions ({kind}, {self.transitions.nbytes / 1e6:.3g} MB)"
         return html_table(title, ["layer", "states", "allowed pairs", "losses"], rows, rest)
+
+
+def _terminal_losses(terminal: npt.ArrayLike, shape: tuple[int, int]) -> Array:
+    values = as_array(terminal, "terminal")
+    if values.shape != shape[:1]:
+        raise OpoError(f"terminal has shape {values.shape}: ({shape[0]},) is needed")
+    return as_losses_2d(np.repeat(values[:, None], shape[1], axis=1), "terminal")

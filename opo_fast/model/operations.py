@@ -25,12 +25,15 @@ from .arguments import (
     check_backend,
     check_policy,
     checked_policy,
+    is_stationary,
     own,
+    own_policy_rows,
     policy_rows,
     to_fill,
     values_to_fill,
 )
 from .contextual import Trajectory, check_trajectory, passed
+from .distinct import NO_PLAN
 from .layered import LayeredMDP
 from .reference import Evaluation, Solution
 from .scratch import Scratch, borrowed, chunk_of
@@ -70,6 +73,7 @@ def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, b
         All of one layout and mask.
     policy : array_like, shape (n_states, A) or (B, n_states, A)
         Rows sum to 1 within 1e-8 (float32: 1e-6), also those of unreachable states; masked actions have probability 0.
+        Under a stationary model also (S, A), the same in every layer: the first one's is that of the state which it holds.
         Many policies, many models, or both, in pairs: the result is that of B calls, bit for bit.
     out : ndarray of float64, optional
         Where the result goes: C-contiguous, of its shape.
@@ -141,12 +145,16 @@ def evaluate(
         checked = check_policy(model, array)
         evaluated: Evaluation | Array = _chosen(reference.evaluate(model, checked), returns, out, checked)
         return evaluated
-    with borrowed(model.transitions) as scratch:
-        rows, tolerance = policy_rows(model, array, scratch.rows)
-        q, v = values_to_fill(model.layout.shape, returns, out, rows)
-        if _backward(model, rows, tolerance, scratch, q, v, greedy=0):
+    t = model.transitions
+    with borrowed(t) as scratch:
+        if returns != "all" and t.distinct is not None and is_stationary(t, array):
+            rows, tolerance = own_policy_rows(t.distinct, array), UNCHECKED
+        else:
+            rows, tolerance = policy_rows(model, array, scratch.rows)
+        q, v = _values(t, returns, out, rows)
+        if _backward(model, rows, tolerance, scratch, q, v, returns, greedy=0):
             check_policy(model, array)
-    return v if returns == "v" else v[0] if q is None else Evaluation(q, v)
+    return v if returns == "v" else _start(t, v) if q is None else Evaluation(q, v)
 
 
 @overload
@@ -179,12 +187,12 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
         return solved
     t = model.transitions
     with borrowed(t) as scratch:
-        q, v = values_to_fill(model.layout.shape, returns, out)
+        q, v = _values(t, returns, out)
         if q is None:
-            _backward(model, scratch.d, UNCHECKED, scratch, q, v, greedy=1)
-            return v if returns == "v" else v[0]
+            _backward(model, scratch.w, UNCHECKED, scratch, q, v, returns, greedy=1)
+            return v if returns == "v" else _start(t, v)
         policy = to_fill(None if out is None else out[2], "out[2]", t.layout.shape, q, v)
-        _backward(model, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, greedy=1)
+        _backward(model, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, returns, greedy=1)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, policy.reshape(-1))
     return Solution(q, v, policy)
@@ -219,15 +227,31 @@ def _chosen(found: Any, returns: str, out: Any, *inputs: Array) -> Any:
     return type(found)(*(filled(part, f"out[{i}]", result, *inputs) for i, (part, result) in enumerate(zip(out, found, strict=True))))
 
 
-def _backward(mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: Array | None, v: Array, *, greedy: int) -> bool:
+def _values(t: Transitions, returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
+    """Arrays for Q, if it is to be kept, and for V; of stationary layers, two are enough for the value of the start."""
+    if returns == "start" and t.distinct is not None:
+        return None, np.empty(t.distinct.room)
+    return values_to_fill(t.layout.shape, returns, out, *inputs)
+
+
+def _start(t: Transitions, v: Array) -> Any:
+    return v[0 if t.distinct is None else t.distinct.first_value]
+
+
+def _backward(
+    mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: Array | None, v: Array, returns: str, *, greedy: int
+) -> bool:
     """Fill Q (n_states, A), if it is to be kept, and V; whether `policy`, one number per row, seems to be none.
 
     With `greedy`, `policy` is filled.
     """
-    t = mdp.transitions
+    t, d, plan = mdp.transitions, mdp.transitions.distinct, NO_PLAN
+    if d is not None:
+        own_policy = q is None and policy.size == d.rows[-1]
+        plan = d.plan(own_losses=mdp.keeps_losses_once, own_policy=own_policy, start_alone=returns == "start")
     rows = scratch.w if q is None else q.reshape(-1)[: t.n_rows]
-    after = (chunk_of(t), t.width, int(q is not None), greedy, mdp.row_losses, policy, tolerance, rows, v)
-    fault = run_together(backward_sweep, t.arguments, after, t.threads, t.n_transitions)
+    after = (plan, chunk_of(t), t.width, int(q is not None), greedy, mdp.own_row_losses, policy, tolerance, rows, v)
+    fault = run_together(backward_sweep, t.own_arguments, after, t.threads, t.n_transitions)
     if q is not None and t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, q.reshape(-1))
     return fault

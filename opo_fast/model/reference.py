@@ -14,7 +14,19 @@ import numpy.typing as npt
 from .layered import LayeredMDP
 from .updatable import UpdatableMDP
 
-__all__ = ["Evaluation", "Solution", "bonus", "draw", "evaluate", "exponential_weights", "expected_next", "occupancy", "rollout", "solve"]
+__all__ = [
+    "Evaluation",
+    "Solution",
+    "bonus",
+    "draw",
+    "evaluate",
+    "exponential_weights",
+    "expected_next",
+    "occupancy",
+    "rollout",
+    "solve",
+    "solve_layer",
+]
 
 Array = npt.NDArray[Any]
 
@@ -73,19 +85,25 @@ def evaluate(mdp: LayeredMDP | UpdatableMDP, policy: Array) -> Evaluation:
 
 def solve(mdp: LayeredMDP | UpdatableMDP) -> Solution:
     """Backward induction; among equal actions the lowest index is taken."""
-    layout, arrays, allowed = mdp.layout, mdp.transitions.arrays(), _allowed(mdp)
+    layout = mdp.layout
     q, v, policy = np.zeros(layout.shape), np.zeros(layout.n_states), np.zeros(layout.shape)
     for h in reversed(range(layout.horizon)):
-        layer = layout.layer(h)
-        q[layer] = mdp.losses[layer]
-        if h < layout.horizon - 1:
-            q[layer] += expected_next(arrays[h], v[layout.layer(h + 1)], q[layer].shape)
-        best = np.where(allowed[layer], q[layer], np.inf).argmin(axis=1)
-        q[layer] = np.where(allowed[layer], q[layer], 0.0)
-        states = np.arange(best.size)
-        v[layer] = q[layer][states, best]
-        policy[layer][states, best] = 1.0
+        layer, following = layout.layer(h), v[layout.offsets[h + 1] : layout.offsets[min(h + 2, layout.horizon)]]
+        q[layer], v[layer], policy[layer] = solve_layer(mdp, h, following)
     return Solution(q, v, policy)
+
+
+def solve_layer(mdp: LayeredMDP | UpdatableMDP, stage: int, v: Array) -> Solution:
+    """The optimum of one layer from the values `v` of the next, of which the last has none."""
+    layer = mdp.layout.layer(stage)
+    q, allowed = mdp.losses[layer].copy(), _allowed(mdp)[layer]
+    if stage < mdp.layout.horizon - 1:
+        q += expected_next(mdp.transitions.arrays()[stage], v, q.shape)
+    best = np.where(allowed, q, np.inf).argmin(axis=1)
+    q = np.where(allowed, q, 0.0)
+    policy, states = np.zeros(q.shape), np.arange(best.size)
+    policy[states, best] = 1.0
+    return Solution(q, q[states, best], policy)
 
 
 def bonus(visits: Array, beta: float) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,21 @@ def chunk_of(t: Transitions) -> int:
 class Scratch:
     """Working arrays of one policy's pass through one dynamics."""
 
-    __slots__ = ("d", "private", "rows", "w")
-
     def __init__(self, t: Transitions) -> None:
-        self.d = np.empty(t.layout.n_states + 8)
+        # Not the transitions, whose scratch this is: they would live until cycles are collected.
+        self._n_states, self._n_rows = t.layout.n_states, t.n_rows if t.masked else 0
         self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
         self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
-        self.rows = None if t.pairs is None else np.empty(t.n_rows)
+
+    @cached_property
+    def d(self) -> Array:
+        """One number for each state, and room for a vector beyond the last."""
+        return np.empty(self._n_states + 8)
+
+    @cached_property
+    def rows(self) -> Array | None:
+        """One number for each row where pairs are masked."""
+        return np.empty(self._n_rows) if self._n_rows else None
 
 
 class borrowed:

@@ -12,7 +12,7 @@ from .._support.checks import as_array, read_only
 from ..errors import OpoError, Place
 from ..kernels.ingest import unordered_row
 
-__all__ = ["as_block", "as_csr", "plain_csr"]
+__all__ = ["as_block", "as_csr", "plain_csr", "rows_of_state"]
 
 
 def as_block(array: Any, shape: tuple[int, int], allowed: Any, name: str | Place) -> Any:
@@ -38,6 +38,18 @@ def _is_plain(array: Any) -> bool:
 
 
 _POSITIONS = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def rows_of_state(array: Any, state: int, n_actions: int, name: str | Place) -> tuple[Any, Any]:
+    """`array` as CSR, and of its rows those of a state; entries are still to be checked."""
+    rows = slice(state * n_actions, (state + 1) * n_actions)
+    if not _is_plain(array) or not _pointers_fit(array.indptr[rows.start : rows.stop + 1], array.indices.size):
+        array = as_csr(array, name)
+    return array, array[rows]
+
+
+def _pointers_fit(pointers: Any, size: int) -> bool:
+    return bool(pointers[0] >= 0 and pointers[-1] <= size and (np.diff(pointers) >= 0).all())
 
 
 def plain_csr(part: Any) -> tuple[Any, Any, int, Any]:

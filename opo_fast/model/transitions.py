@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,9 @@ from ..errors import OpoError, Place
 from ..kernels.ingest import check_csr, check_dense, take_csr, take_dense, unordered_row
 from ..kernels.scores import path_probabilities
 from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, layer_list, small_dense
-from .layout import Immutable, Layout, aligned, as_mask
+from .distinct import Distinct, short_layers
+from .layout import Layout, aligned, as_mask
+from .rows import Rows
 from .slices import SlicedCopy
 from .sparse import as_block, as_csr, plain_csr
 
@@ -32,7 +34,7 @@ _WORTH_MEETING = {DENSE: 1 << 14, CSR: 1 << 11}
 """Transitions of a layer, some microseconds of work, from which a further thread gains more than meeting after it costs."""
 
 
-class Transitions(Immutable):
+class Transitions(Rows):
     """The transitions of one dynamics, validated and laid out for the kernels.
 
     Rows of pairs that the mask forbids are not stored. Layers given by the same array object share one block.
@@ -49,6 +51,8 @@ class Transitions(Immutable):
         itself, and so a value by at most 6e-8 H^2.
     where : str
         How error messages name the argument.
+    distinct : Distinct, optional
+        The layers that are copies of others, and the mask in the place of `action_mask`.
 
     Raises
     ------
@@ -59,7 +63,7 @@ class Transitions(Immutable):
 
     changing = False
     """Whether these are the transitions of an `UpdatableMDP`."""
-    _passing = ("scratch", "places", "sliced")
+    _passing = ("scratch", "places", "sliced", "own_arguments")
 
     def __init__(
         self,
@@ -69,9 +73,11 @@ class Transitions(Immutable):
         action_mask: Array | None = None,
         dtype: npt.DTypeLike = np.float64,
         where: str | Place = "transitions",
+        distinct: Distinct | None = None,
     ) -> None:
         if (
-            isinstance(layout, Layout)
+            distinct is None
+            and isinstance(layout, Layout)
             and action_mask is None
             and (dtype is np.float64 or dtype is FLOAT64)
             and self._fill_small(layout, arrays)
@@ -80,11 +86,10 @@ class Transitions(Immutable):
         instance(layout, "layout", Layout)
         self.layout = layout
         self.dtype = as_dtype(dtype)
-        self.action_mask = as_mask(layout, action_mask)
-        self.rows, self.pairs = layout.rows, None
-        if self.action_mask is not None:
-            self.rows = frozen(np.concatenate([[0], np.cumsum(self.action_mask.sum(axis=1))]).astype(np.int64))
-            self.pairs = frozen(np.flatnonzero(self.action_mask))
+        if distinct is None:
+            self._lay_out_rows(as_mask(layout, action_mask))
+        else:
+            self.distinct = distinct
         arrays = layer_list(arrays, layout, where)
         sparse = [type(array) is not np.ndarray and sp.issparse(array) for array in arrays]
         if any(sparse) and not all(sparse):
@@ -133,7 +138,7 @@ class Transitions(Immutable):
         """The same from arrays that nobody else holds."""
         result = cls.__new__(cls)
         result.layout, result.dtype, result.kind = layout, data.dtype, CSR
-        result.action_mask, result.rows, result.pairs = None, layout.rows, None
+        result._lay_out_rows(None)
         result.block = np.array(block, np.int64)
         if result.block.shape != (layout.horizon,) or data.size != indices.size:
             raise OpoError(
@@ -164,14 +169,6 @@ class Transitions(Immutable):
         result._seal()
         return result
 
-    def _n_rows(self, h: int) -> int:
-        offsets = self.layout.offsets
-        return int(self.rows[offsets[h + 1]] - self.rows[offsets[h]])
-
-    def allowed(self, h: int) -> Array | None:
-        """Which pairs of layer `h` are allowed, shape (S_h * A,); None where all are."""
-        return None if self.action_mask is None else self.action_mask[self.layout.layer(h)].ravel()
-
     def _opening(self, arrays: Sequence[Any]) -> list[int]:
         """Layers that open a new block, whose places are set: a layer shares the block of the same array and rows."""
         sizes = self.layout.layer_sizes
@@ -179,9 +176,9 @@ class Transitions(Immutable):
         opening, total = [], 0
         for h, array in enumerate(arrays):
             key: Any = (id(array), sizes[h : h + 2])
-            if self.action_mask is not None and key in seen:
-                mine, first = self.layout.layer(h), self.layout.layer(seen[key])
-                if not np.array_equal(self.action_mask[mine], self.action_mask[first]):
+            if self.masked and key in seen and self.own(h) != self.own(seen[key]):
+                mine, first = self.allowed(h), self.allowed(seen[key])
+                if not np.array_equal(cast(Array, mine), cast(Array, first)):
                     key = (h,)
             if key in seen:
                 self.block[h] = self.block[seen[key]]
@@ -278,7 +275,8 @@ class Transitions(Immutable):
         data = aligned(self.data.size)
         data[:] = self.data
         other = Transitions.__new__(Transitions)
-        fields = {name: value for name, value in vars(self).items() if name not in ("arguments", "sliced")}
+        made = ("arguments", "own_arguments", "places", "sliced")
+        fields = {name: value for name, value in vars(self).items() if name not in made}
         vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
         return other
 
@@ -288,6 +286,24 @@ class Transitions(Immutable):
     def arguments(self) -> tuple[Any, ...]:
         """The seven model arguments of every kernel (see `opo_fast.kernels`)."""
         return self.kind, self.data, self.indptr, self.indices, self.block, self.layout.offsets, self.rows
+
+    @cached_property
+    def own_arguments(self) -> tuple[Any, ...]:
+        """The seven model arguments of a backward sweep, which has a plan where layers are copies of others."""
+        if self.distinct is None:
+            return self.arguments
+        own = self.distinct.blocks(self.block), self.distinct.places, self.distinct.rows
+        return self.kind, self.data, self.indptr, self.indices, *own
+
+    def layer_arguments(self, h: int) -> tuple[tuple[Any, ...], Array]:
+        """The model arguments of a backward sweep over layer `h` alone, and its plan: its values come first, then the next layer's."""
+        sizes, own = (*self.layout.layer_sizes, 0), self.own(h)
+        last = h == self.layout.horizon - 1
+        block = frozen(np.full(8, 0 if last else self.block[h]))
+        layers = frozen(np.array(short_layers(0, sizes[h], sizes[h + 1]), np.int64))
+        rows = frozen(self.own_rows[own.start : own.stop + 1] - self.own_rows[own.start])
+        plan = np.array([5 if h % 2 else 2, 0, 0, 0, -1 if last else 0], np.int64)
+        return (self.kind, self.data, self.indptr, self.indices, block, layers, rows), frozen(plan)
 
     @cached_property
     def places(self) -> tuple[int, ...]:
@@ -335,25 +351,10 @@ class Transitions(Immutable):
         """The transposed copy of CSR transitions that repeated forward passes gather from."""
         return SlicedCopy()
 
-    @cached_property
-    def n_rows(self) -> int:
-        """Number of allowed pairs, in all layers."""
-        return int(self.rows[-1])
-
     @property
     def nbytes(self) -> int:
         """Bytes of the stored transitions."""
         return self.data.nbytes + self.indptr.nbytes + self.indices.nbytes
-
-    @cached_property
-    def layer_rows(self) -> list[int]:
-        """Number of rows of each layer."""
-        return [self._n_rows(h) for h in range(self.layout.horizon)]
-
-    @cached_property
-    def most_rows(self) -> int:
-        """Number of rows of the largest layer."""
-        return max(self.layer_rows)
 
     def layer_size(self, h: int) -> int:
         """Number of stored transitions from layer `h` to layer `h + 1`."""
@@ -384,7 +385,7 @@ class Transitions(Immutable):
     @cached_property
     def width(self) -> int:
         """Number of actions where the rows of whole states fill a vector of eight, else 0."""
-        return self.layout.n_actions if self.action_mask is None and self.layout.n_actions in (2, 4, 8) else 0
+        return self.layout.n_actions if not self.masked and self.layout.n_actions in (2, 4, 8) else 0
 
     @cached_property
     def parts(self) -> int:
@@ -420,18 +421,9 @@ class Transitions(Immutable):
         part = slice(int(pointer[0]), int(pointer[-1]))
         return csr_array(self.layout, h, self.data[part], self.indices[part], pointer, self.allowed(h))
 
-    def gather(self, values: Array) -> Array:
-        """Entries of the allowed pairs of an (n_states, A) array, flat, one per row."""
-        flat = values.reshape(-1)
-        return flat if self.pairs is None else flat[self.pairs]
-
-    def scatter(self, values: Array) -> Array:
-        """The (n_states, A) array of one number per row; 0 at masked pairs."""
-        if self.pairs is None:
-            return values.reshape(self.layout.shape)
-        full = np.zeros(self.layout.n_states * self.layout.n_actions)
-        full[self.pairs] = values
-        return full.reshape(self.layout.shape)
+    def __getstate__(self) -> dict[str, Any]:
+        repeated = () if self.distinct is None else ("action_mask", "rows", "pairs", "arguments")
+        return {name: value for name, value in super().__getstate__().items() if name not in repeated}
 
     def __repr__(self) -> str:
         kind = "CSR" if self.kind == CSR else "dense"

@@ -40,6 +40,8 @@ class UpdatableMDP:
     and keeps what it checked.
     """
 
+    keeps_losses_once = False
+
     def __init__(
         self,
         layout: Layout,
@@ -58,6 +60,7 @@ class UpdatableMDP:
         self._losses = np.array(model.losses)
         self._row_losses = self._losses.reshape(-1) if self.transitions.pairs is None else np.array(model.row_losses)
         self.losses, self.row_losses = read_only(self._losses), read_only(self._row_losses)
+        self.own_row_losses = self.row_losses
         self.loss_place = (self._row_losses.ctypes.data,)
         self._fault = ""
 

@@ -15,6 +15,7 @@ from opo_fast.kernels._sync import GATE
 from opo_fast.kernels.chain import chain_steps
 from opo_fast.kernels.evaluation import backward_sweep
 from opo_fast.kernels.forward import STATES, visit_sweep
+from opo_fast.model.distinct import NO_PLAN
 from opo_fast.model.layout import aligned
 
 cases = pytest.mark.parametrize("case", MODELS, ids=name_of)
@@ -25,7 +26,7 @@ NO_GATE = np.zeros(GATE, np.int64)
 def backward(monkeypatch, mdp, policy, n, chunk, greedy, tolerance=1e-8):
     t = mdp.transitions
     q, v = aligned(t.n_rows), np.full(mdp.layout.n_states, np.nan)
-    after = (chunk, t.width, 1, greedy, mdp.row_losses, policy, tolerance, q, v)
+    after = (NO_PLAN, chunk, t.width, 1, greedy, mdp.row_losses, policy, tolerance, q, v)
     return q, v, any(together(monkeypatch, backward_sweep, t.arguments, after, n))
 
 
@@ -60,10 +61,40 @@ def test_values_alone(case, n, greedy, monkeypatch):
         expected = backward(monkeypatch, mdp, policy.copy(), n, chunk, greedy)[1]
         v, given = np.full(mdp.layout.n_states, np.nan), policy.copy()
         q = aligned(n * min(chunk, max(mdp.layout.layer_sizes)) * mdp.layout.n_actions if t.kind else t.most_rows)
-        after = (chunk, t.width, 0, greedy, mdp.row_losses, given, 1e-8, q, v)
+        after = (NO_PLAN, chunk, t.width, 0, greedy, mdp.row_losses, given, 1e-8, q, v)
         together(monkeypatch, backward_sweep, t.arguments, after, n)
         assert (v == expected).all()
         assert (given == policy).all()
+
+
+STATIONARY = [case for case in MODELS if case[0].startswith("stationary")]
+STATIONARY += [("stationary", 3, True, np.float64), ("stationary csr", 3, True, np.float64)]
+
+
+@pytest.mark.parametrize("case", STATIONARY, ids=name_of)
+@teams
+@pytest.mark.parametrize("greedy", [0, 1])
+def test_layers_that_are_copies(case, n, greedy, monkeypatch):
+    mdp = model(case, sizes=[1, 13, 13, 13])
+    t, d, given = mdp.transitions, mdp.transitions.distinct, policies(mdp, 1)[0]
+    expected = twins.solve(Rows(mdp), mdp.row_losses) if greedy else twins.evaluate(Rows(mdp), mdp.row_losses, given)
+    for chunk in chunks_of(mdp):
+        own = backward(monkeypatch, mdp, given.copy(), n, chunk, greedy)
+        q, v, policy = aligned(t.n_rows), np.full(mdp.layout.n_states, np.nan), given.copy()
+        plan = d.plan(own_losses=True, own_policy=False, start_alone=False)
+        after = (plan, chunk, t.width, 1, greedy, mdp.own_row_losses, policy, 1e-8, q, v)
+        together(monkeypatch, backward_sweep, t.own_arguments, after, n)
+        close(q, expected[0])
+        close(v, expected[1])
+        assert (q == own[0]).all()
+        assert (v == own[1]).all()
+        # Values of two layers at a time, and losses of all.
+        two = np.full(d.room, np.nan)
+        work = aligned(n * min(chunk, 13) * mdp.layout.n_actions if t.kind else t.most_rows)
+        plan = d.plan(own_losses=False, own_policy=False, start_alone=True)
+        after = (plan, chunk, t.width, 0, greedy, mdp.row_losses, given, -1.0, work, two)
+        together(monkeypatch, backward_sweep, t.own_arguments, after, n)
+        assert two[d.first_value] == v[0]
 
 
 @cases

@@ -1,0 +1,164 @@
+"""Layers of stationary models that are copies of one another: what they have in common is kept once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._support.checks import MANY, as_integer, frozen
+from ..errors import OpoError
+from ..kernels.evaluation import PLAN
+from .layout import Immutable, Layout, as_mask_2d
+
+__all__ = ["NO_PLAN", "Distinct", "short_layers"]
+
+Array = npt.NDArray[Any]
+
+NO_PLAN = frozen(np.empty(0, np.int64))
+"""The plan of a backward sweep over layers of which none is a copy."""
+
+_GROUP = 8
+"""Entries that `short_layers` has for each distinct layer."""
+
+
+def short_layers(first: int, size: int, following: int) -> list[int]:
+    """One layer and the next, for kernels that look at layers k, k + 1 and k + 2, once with k even and once with k odd.
+
+    The order of a dense sum depends on whether the layer's number is even, so a copy keeps that of its own.
+    """
+    whole = [first, first + size, first + size + following]
+    return [first, first, *whole, *whole]
+
+
+def _number(group: int, h: int) -> int:
+    return _GROUP * group + (5 if h % 2 else 2)
+
+
+class Distinct(Immutable):
+    """The distinct layers of a stationary layout, and which of them each layer is a copy of.
+
+    Their states are numbered one layer after the other, without the copies: these are a model's *own* states, and `rows`, `pairs`,
+    `mask` and losses have entries for them alone.
+
+    Parameters
+    ----------
+    layout : Layout
+    which : sequence of int, one for each layer
+        0 for the first layer, and so on in the order in which distinct layers come first. All layers but the first are of one size.
+    mask : ndarray of bool, shape (own states, A), or None
+    start : int, optional
+        The stationary state that the first layer is a copy of.
+    """
+
+    _passing = ("_plans", "places")
+
+    def __init__(self, layout: Layout, which: Sequence[int], mask: Array | None, start: int | None) -> None:
+        self.layout, self.which, self.start = layout, tuple(which), start
+        self.sizes = [layout.layer_sizes[self.which.index(d)] for d in range(max(self.which) + 1)]
+        self.offsets = [0, *itertools.accumulate(self.sizes)]
+        self.n_states = self.offsets[-1]
+        self.mask = None if mask is None or mask.all() else frozen(np.array(mask))
+        self.rows: Array = frozen(np.arange(self.n_states + 1, dtype=np.int64) * layout.n_actions)
+        self.pairs: Array | None = None
+        if self.mask is not None:
+            self.rows = frozen(np.concatenate([[0], np.cumsum(self.mask.sum(axis=1))]).astype(np.int64))
+            self.pairs = frozen(np.flatnonzero(self.mask))
+        self._seal()
+
+    @classmethod
+    def stored(cls, layout: Layout, count: int, mask: Any, start: Any) -> Distinct:
+        """That of a file, whose numbers are checked: so many distinct layers, the last of them once if there are three."""
+        sizes = layout.layer_sizes
+        if not 1 <= count <= min(3, layout.horizon) or len(set(sizes[1:])) > 1 or (count == 1) != (layout.horizon == 1):
+            raise OpoError(f"distinct is {count}: layers of sizes {sizes[:3]}, ... have no so many that differ")
+        if start is not None:
+            start = as_integer(start, "start", least=0, most=sizes[-1] - 1 if layout.horizon > 1 else MANY)
+        which = [min(h, 1) for h in range(layout.horizon - 1)] + [count - 1]
+        n_own = 1 + (count - 1) * sizes[-1]
+        return cls(layout, which, None if mask is None else as_mask_2d(mask, (n_own, layout.n_actions), "action_mask"), start)
+
+    def own(self, h: int) -> slice:
+        """The own states that those of layer `h` are copies of."""
+        return slice(self.offsets[self.which[h]], self.offsets[self.which[h] + 1])
+
+    def unroll(self, values: Array) -> Array:
+        """Values of the own states, repeated for all states."""
+        return np.concatenate([values[self.own(h)] for h in range(self.layout.horizon)])
+
+    def unroll_rows(self) -> Array:
+        """First row of each state of all layers."""
+        lengths = np.diff(self.rows)
+        return frozen(np.concatenate([[0], np.cumsum(self.unroll(lengths))]))
+
+    def spread(self, values: Array, first: Array) -> Array:
+        """Values (S, ...) of the stationary states, for the own states; `first` is the first layer's where it is a copy of none."""
+        head = first if self.start is None else values[self.start]
+        return np.concatenate([head[None]] + [values] * (len(self.sizes) - 1))
+
+    @property
+    def stationary_size(self) -> int:
+        """Number of states of each layer after the first."""
+        return self.layout.layer_sizes[-1]
+
+    # -- backward sweeps -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def places(self) -> Array:
+        """In the place of the layout's offsets: `short_layers` of each distinct layer."""
+        following = [*self.sizes[1:2] * (len(self.sizes) - 1), self.sizes[-1]]
+        each = zip(self.offsets, self.sizes, following, strict=False)
+        return frozen(np.concatenate([short_layers(*one) for one in each]).astype(np.int64))
+
+    def blocks(self, block: Array) -> Array:
+        """In the place of `block`, which has an entry for each layer."""
+        return frozen(np.repeat(block[[self.which.index(d) for d in range(len(self.sizes))]], _GROUP))
+
+    def plan(self, *, own_losses: bool, own_policy: bool, start_alone: bool) -> Array:
+        """The plan of a backward sweep (see `kernels.evaluation.backward_sweep`).
+
+        Parameters
+        ----------
+        own_losses, own_policy : bool
+            Whether losses, or the policy, are those of the own states.
+        start_alone : bool
+            Whether values are kept of two layers at a time, in `room` numbers, of which the last is at `first_value`.
+        """
+        key = own_losses, own_policy, start_alone
+        if key not in self._plans:
+            self._plans[key] = self._make_plan(*key)
+        return self._plans[key]
+
+    @cached_property
+    def _plans(self) -> dict[tuple[bool, bool, bool], Array]:
+        return {}
+
+    @property
+    def first_value(self) -> int:
+        """Where the value of the first state is, if values are kept of two layers at a time."""
+        # Further on than any own state, since a plan has no negative shifts; memory that is not touched costs nothing.
+        return self.n_states
+
+    @property
+    def room(self) -> int:
+        """Numbers that are needed to keep the values of two layers."""
+        return self.n_states + 2 * max(self.sizes)
+
+    def _make_plan(self, own_losses: bool, own_policy: bool, start_alone: bool) -> Array:
+        horizon, row = self.layout.horizon, 0
+        plan = np.zeros((horizon, PLAN), np.int64)
+        for h, d in enumerate(self.which):
+            x, shift = self.offsets[d], row - int(self.rows[self.offsets[d]])
+            here = after = int(self.layout.offsets[h]) - x
+            if start_alone:
+                here, after = (self.first_value + k % 2 * max(self.sizes) for k in (h, h + 1))
+                here, after = here - x, after - x - self.sizes[d]
+            plan[h] = (
+                _number(d, h), 0 if own_losses else shift, 0 if own_policy else shift, here, after if h < horizon - 1 else -1,
+            )  # fmt: skip
+            row += int(self.rows[self.offsets[d + 1]] - self.rows[x])
+        return frozen(plan.reshape(-1))
