@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
     from .model.updatable import UpdatableMDP
     from .runs.compare import compare
+    from .runs.many import simulate_many
     from .runs.policy_table import policy_table
     from .runs.tune import tune
 
@@ -66,6 +67,7 @@ __all__ = [
     "rollout",
     "set_threads",
     "simulate",
+    "simulate_many",
     "solve",
     "study",
     "tune",
@@ -76,6 +78,7 @@ _LATER = {
     "UpdatableMDP": "model.updatable",
     "compare": "runs.compare",
     "policy_table": "runs.policy_table",
+    "simulate_many": "runs.many",
     "tune": "runs.tune",
 }
 """Names that are imported when they are asked for, and the modules that have them."""

@@ -89,6 +89,8 @@ class Chain:
 
     def advance(self, history: History, n: int) -> None:
         """Bring the chain to `n` steps."""
+        if self.engine.fill is not None and self.steps < n:
+            self.engine.fill(self, history, n)
         rule = self.engine.rule
         keep = self.surprised or (n > 0 and rule.bonus(n - 1).needed)
         while self.steps < n:

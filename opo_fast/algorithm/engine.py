@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,6 +87,8 @@ class ChainEngine:
     ----------
     planned : int
         Steps that were run so far, those of all contexts together.
+    fill : callable, optional
+        ``fill(chain, history, n)`` gives a chain what it needs to come to `n` steps, as far as it has that, before it asks the source.
     """
 
     def __init__(self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int) -> None:
@@ -105,6 +107,7 @@ class ChainEngine:
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._chains: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
         self.planned = 0
+        self.fill: Callable[[Chain, History, int], None] | None = None
         self._nbytes = 0
         self._lock = threading.RLock()
         _ENGINES.add(self)
@@ -209,6 +212,13 @@ class ChainEngine:
         for lane, (key, _) in enumerate(members):
             self._chains[key] = (chain, lane)
         return chain
+
+    def held(self, key: Hashable) -> tuple[Chain, int] | None:
+        """The chain of a context, now the most recently used, and its lane, as they stand; None where there is none."""
+        found = self._chains.get(key)
+        if found is not None:
+            self._chains.move_to_end(key)
+        return found
 
     def chain(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
         """The chain of `context` at `n` steps, and its lane."""

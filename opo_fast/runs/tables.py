@@ -1,0 +1,196 @@
+"""What is known at contexts, context by context, in arrays: the candidates of two finite classes, the true model and its values.
+
+The runs of several seeds look up what they need of one episode each in one indexing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algorithm.chain import RECENT, Chain
+from ..algorithm.history import History
+from ..kernels._simd import LANES
+from ..kernels.models import TABLE
+from ..model.contextual import context_key
+from ..model.layered import LayeredMDP
+from ..model.layout import Layout, aligned, uniform_policy
+from ..model.operations import evaluate, solve
+from ..model.transitions import DENSE, Transitions
+
+__all__ = ["ContextTables"]
+
+Array = npt.NDArray[Any]
+
+ROOM = 1 << 26
+"""Bytes of what is kept."""
+FIRST = 64
+
+
+class ContextTables:
+    """Tables with a line for each context.
+
+    Parameters
+    ----------
+    cmdp : ContextualMDP
+    loss_oracle, dynamics_oracle
+        Finite oracles; what their candidates say is asked of these.
+    least : int
+        Contexts that must have room at once.
+
+    Attributes
+    ----------
+    losses : ndarray, shape (k, n_rows, n)
+        Of the candidates, pair by pair.
+    dynamics : ndarray, shape (k, n_transitions, n)
+        Transitions of the candidates: layer by layer, (row, next state).
+    best, uniform : ndarray, shape (k,)
+        The values of the optimum and of the uniform policy.
+    models : ndarray of int64, shape (k, TABLE)
+        Where the true models are in memory (see `kernels.models`).
+    """
+
+    def __init__(self, cmdp: Any, loss_oracle: Any, dynamics_oracle: Any, least: int) -> None:
+        self.cmdp, self.layout = cmdp, loss_oracle.layout
+        self.loss_oracle, self.dynamics_oracle = loss_oracle, dynamics_oracle
+        layout: Layout = self.layout
+        self.n_rows = layout.n_states * layout.n_actions
+        self.size = int(layout.dense_block[-1])
+        self._shapes = (self.n_rows, loss_oracle.scores.size), (self.size, dynamics_oracle.scores.size)
+        line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + TABLE + 2)
+        self.most = ROOM // line
+        self.fits_in = self.most >= least
+        self.lines: dict[Hashable, int] = {}
+        self.mdps: list[LayeredMDP | None] = []
+        self._unused: list[int] = []
+        self._allocate(min(FIRST, self.most))
+
+    def _allocate(self, k: int) -> None:
+        old = getattr(self, "best", np.empty(0)).size
+        shapes = {
+            "losses": (k, *self._shapes[0]),
+            "dynamics": (k, *self._shapes[1]),
+            "best": (k,),
+            "uniform": (k,),
+            "models": (k, TABLE),
+        }
+        for name, shape in shapes.items():
+            grown = np.empty(shape, np.int64 if name == "models" else np.float64)
+            if old:
+                grown[:old] = getattr(self, name)
+            setattr(self, name, grown)
+        self.mdps += [None] * (k - old)
+        self._unused += range(old, k)
+
+    losses: Array
+    dynamics: Array
+    best: Array
+    uniform: Array
+    models: Array
+
+    def find(self, contexts: Sequence[Any], keys: Sequence[Hashable], needed: set[Hashable]) -> bool:
+        """Take in contexts, and keep those that are `needed`; False where one of them is out of the ordinary."""
+        new = {key: context for key, context in zip(keys, contexts, strict=True) if key not in self.lines}
+        if not new:
+            return True
+        self._make_room(len(new), needed.union(keys))
+        if not all([self._fill(key, context) for key, context in new.items()]):
+            return False
+        self._add_values([self.lines[key] for key in new])
+        return True
+
+    def _make_room(self, count: int, needed: set[Hashable]) -> None:
+        if len(self._unused) < count and self.best.size < self.most:
+            self._allocate(min(self.most, max(2 * self.best.size, self.best.size + count)))
+        if len(self._unused) < count:
+            for key in [key for key in self.lines if key not in needed]:
+                self._unused.append(self.lines.pop(key))
+
+    def _fill(self, key: Hashable, context: Any) -> bool:
+        """Take in a context; False where something is wrong with it, or special."""
+        try:
+            mdp = self.cmdp.mdp(context)
+            stack = self.loss_oracle._answer(context)
+            candidates = self._candidates(self.dynamics_oracle._answer(context))
+        except Exception:
+            # The episode that plays this context says what is wrong with it.
+            return False
+        if type(mdp) is not LayeredMDP or mdp.layout != self.layout or mdp.action_mask is not None or candidates is None:
+            return False
+        if mdp.transitions.dtype != np.float64 or not self._valid(candidates):
+            return False
+        line = self._unused.pop()
+        self.losses[line] = stack.reshape(len(stack), -1).T
+        self.dynamics[line] = candidates
+        self.models[line] = mdp.transitions.places + mdp.loss_place
+        self.mdps[line] = mdp
+        self.lines[key] = line
+        return True
+
+    def _candidates(self, answer: Any) -> Array | None:
+        """Transitions of all candidates, one per column; None where some are not dense."""
+        if answer.stacks is not None:
+            n = len(answer.models)
+            return np.concatenate([stack.reshape(n, -1) for stack in answer.stacks], axis=1).T if answer.stacks else np.empty((0, n))
+        columns = []
+        for model in answer.models:
+            if isinstance(model, Transitions):
+                if model.kind != DENSE or model.action_mask is not None:
+                    return None
+                model = model.arrays()
+            elif not all(type(array) is np.ndarray for array in model):
+                return None
+            columns.append(np.concatenate([np.empty(0), *(array.reshape(-1) for array in model)]))
+        return np.stack(columns, axis=1)
+
+    def _valid(self, columns: Array) -> bool:
+        """Whether all rows are distributions for certain, so that no model of these has to be looked at again."""
+        if not columns.size:
+            return True
+        if not columns.min() >= 0.0:
+            return False
+        block = self.layout.dense_block
+        for h, (n, n_actions, n_next) in enumerate(self.layout.dense_shapes):
+            sums = columns[block[h] : block[h + 1]].reshape(n * n_actions, n_next, -1).sum(axis=1)
+            if not (np.abs(sums - 1.0) <= 5e-9).all():
+                return False
+        return True
+
+    def _add_values(self, lines: list[int]) -> None:
+        """The values of the optimum and of the uniform policy, once for each context."""
+        mdps = [mdp for line in lines if (mdp := self.mdps[line]) is not None]
+        self.best[lines] = solve(mdps, returns="start")
+        self.uniform[lines] = evaluate(mdps, uniform_policy(self.layout, None), returns="start")
+
+    def fill(self, chain: Chain, history: History, n: int) -> None:
+        """Give a packed chain the models, losses and lower losses of its coming steps, as `ChainEngine.fill` does."""
+        near = history.between(chain.steps, n)
+        if len(near) > RECENT:
+            return
+        keys = [context_key(context) for context in chain.contexts]
+        if any(key not in self.lines for key in keys):
+            return
+        lines = [self.lines[key] for key in keys]
+        agent: Any = chain.engine.source
+        for fits in near:
+            if fits.loss not in chain.loss_rows:
+                chain.loss_rows[fits.loss] = _pack(self.losses[lines, :, fits.loss])
+            listed = {fits.dynamics}
+            if fits.loss_version is not None:
+                if fits.loss_version not in chain.sets.lower:
+                    members = agent.loss_oracle._kept().at(fits.loss_version)
+                    chain.sets.lower[fits.loss_version] = _pack(self.losses[lines][:, :, members].min(axis=2))
+                if fits.dynamics_version not in chain.sets.candidates:
+                    listed.update(agent.candidates(fits.dynamics_version))
+            for fit in listed - chain.models.keys():
+                chain.models[fit] = _pack(self.dynamics[lines, :, fit])
+
+
+def _pack(values: Array) -> Array:
+    """Numbers of up to eight contexts (k, n), side by side."""
+    packed = aligned(values.shape[1] * LANES, zero=True)
+    packed.reshape(-1, LANES)[:, : len(values)] = values.T
+    return packed
