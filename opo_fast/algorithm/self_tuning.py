@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import frozen
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.reference import Evaluation, bonus, expected_next, occupancy
@@ -61,36 +62,30 @@ class SelfTuningRule(ChainRule):
         Beside plausible sets it is not needed where it is at least H for up to `end` visits: a loss-to-go less H is below 0.
         """
         end = 1 << step.bit_length()
-        loss, dynamics = _betas(
-            self.layer_sizes,
-            self.n_actions,
-            self.loss_class_size,
-            self.dynamics_class_size,
-            self.delta,
-            self.episodes or end,
-            self.plausible,
-        )
-        horizon = len(self.layer_sizes)
-        least = min(1.0, loss / 2 / end) + self.weight * min(1.0, dynamics / 2 / end)
-        needed = not self.plausible or least < horizon * (1 + 1e-6)
-        return Bonus(loss, np.full(horizon, dynamics), end, needed)
+        sizes = self.loss_class_size, self.dynamics_class_size
+        return _bonus(self.layer_sizes, self.n_actions, *sizes, self.delta, self.episodes, self.plausible, self.weight, end)
 
 
 @functools.lru_cache(maxsize=1024)
-def _betas(
+def _bonus(
     layer_sizes: tuple[int, ...],
     n_actions: int,
     loss_class_size: float,
     dynamics_class_size: float,
     delta: float,
-    episodes: int,
+    episodes: int | None,
     plausible: bool,
-) -> tuple[float, float]:
-    layout = Layout(layer_sizes, n_actions)
+    weight: float,
+    end: int,
+) -> Bonus:
+    layout, horizon = Layout(layer_sizes, n_actions), len(layer_sizes)
     sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
-    if not plausible:
-        return normalized_betas(layout, episodes, **sizes)
-    return parameters(layout, episodes, **sizes, delta=delta)[1:]
+    if plausible:
+        loss, dynamics = parameters(layout, episodes or end, **sizes, delta=delta)[1:]
+    else:
+        loss, dynamics = normalized_betas(layout, episodes or end, **sizes)
+    least = min(1.0, loss / 2 / end) + weight * min(1.0, dynamics / 2 / end)
+    return Bonus(loss, frozen(np.full(horizon, dynamics)), end, not plausible or least < horizon * (1 + 1e-6))
 
 
 def self_tuning_rule(

@@ -77,9 +77,7 @@ def play_models(
     """One episode in each model: `rollout` of its line of `policies`; the mean losses and the probabilities along its path."""
     for i in range(table.shape[0]):
         m = _model(table, i, data, indptr, indices, block, layers, rows)
-        rollout(
-            m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, policies[i], u_action[i], u_next[i], states[i], chosen[i]
-        )
+        rollout(m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, policies[i], u_action[i], u_next[i], states[i], chosen[i])
         path_probabilities(m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, chosen[i], states[i], along[i])
         loss = view(table[i, 9], rows[layers[block.size]], losses)
         for h in range(block.size):

@@ -116,6 +116,10 @@ class _FiniteOracle:
         """Number of candidates in the set of a version."""
         return float(self._kept().at(version).size)
 
+    def members(self, version: Hashable) -> Array:
+        """Indices of the candidates in the plausible set of a version, ascending."""
+        return self._kept().at(version)
+
     def _kept(self) -> NestedSet:
         if self._set is None:
             raise missing_delta()
@@ -217,6 +221,10 @@ class FiniteLossOracle(_FiniteOracle):
         """Sum of the squared errors of candidate `fit` along a trajectory."""
         return float(self._gains_once(trajectory)[fit])  # type: ignore[call-overload]
 
+    def stack(self, context: Any) -> Array:
+        """Losses of all candidates at a context, shape (n, n_states, A), asked anew."""
+        return self._ask(context)[0]
+
     def _ask(self, context: Any) -> tuple[Array, int]:
         if self.function_class.together is not None:
             return self._ask_together(context)
@@ -314,7 +322,12 @@ class FiniteDynamicsOracle(_FiniteOracle):
             answers.append(answer)
         return _Dynamics(answers, all_plain), size
 
-    def _ask_together(self, context: Any) -> tuple[_Dynamics, int]:
+    def answers(self, context: Any) -> list[Any]:
+        """What the candidates say at a context, asked anew."""
+        return self._ask(context)[0].models
+
+    def stacks(self, context: Any) -> list[Array]:
+        """The arrays of all candidates, layer by layer, of a class that one function gives; asked anew."""
         n, where = len(self.function_class), Place("dynamics candidates at context {!r}", context)
         stacks = layer_list(self.function_class.together(context), self.layout, where)
         for h, shape in enumerate(self.layout.dense_shapes):
@@ -322,6 +335,10 @@ class FiniteDynamicsOracle(_FiniteOracle):
                 stacks[h] = np.asarray(as_real(stacks[h], Place("{}, layer {}", where, h)), FLOAT64)
             if stacks[h].shape != (n, *shape):
                 raise OpoError(f"{where}, layer {h} have shape {stacks[h].shape}: (n, S_h, A, S_h+1) = {(n, *shape)} is needed")
+        return stacks
+
+    def _ask_together(self, context: Any) -> tuple[_Dynamics, int]:
+        n, stacks = len(self.function_class), self.stacks(context)
         answers = [list(arrays) for arrays in zip(*stacks, strict=True)] if stacks else [[] for _ in range(n)]
         return _Dynamics(answers, True, stacks), sum(stack.nbytes for stack in stacks)
 

@@ -125,7 +125,7 @@ class Lockstep:
         """Fits and versions of all runs, (4, B), and the sizes of their plausible sets, (2, B)."""
         both = self.losses, self.dynamics
         fits = [oracles.fit for oracles in both] + [oracles.version for oracles in both]
-        return np.stack(fits), np.stack([oracles.count for oracles in both])
+        return np.array(fits), np.array([oracles.count for oracles in both])
 
     def _ordinary(self) -> bool:
         """Whether no agent has anything to say of its own after the coming episode."""
@@ -214,7 +214,9 @@ class Lockstep:
         contexts = [context for i in missing for context in self._ahead[i][0]]
         if not self.tables.find(contexts, [key for i in missing for key in self._ahead[i][1]], needed):
             return False
-        self._going.clear()
+        # Chains of contexts that do not return are let go.
+        if len(self._going) > 4 * len(self.runs):
+            self._going.clear()
         for i in fresh:
             if self.agents[i].lookahead > 1:
                 self.agents[i].prefetch(self.runs[i]._ahead)

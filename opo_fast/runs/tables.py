@@ -97,9 +97,10 @@ class ContextTables:
         if not new:
             return True
         self._make_room(len(new), needed.union(keys))
-        if not all([self._fill(key, context) for key, context in new.items()]):
+        lines = [self._fill(key, context) for key, context in new.items()]
+        if min(lines) < 0 or not self._valid(self.dynamics[lines]):
             return False
-        self._add_values([self.lines[key] for key in new])
+        self._add_values(lines)
         return True
 
     def _make_room(self, count: int, needed: set[Hashable]) -> None:
@@ -109,42 +110,43 @@ class ContextTables:
             for key in [key for key in self.lines if key not in needed]:
                 self._unused.append(self.lines.pop(key))
 
-    def _fill(self, key: Hashable, context: Any) -> bool:
-        """Take in a context; False where something is wrong with it, or special."""
+    def _fill(self, key: Hashable, context: Any) -> int:
+        """Take in a context; -1 where something is wrong with it, or special."""
+        line = self._unused[-1]
         try:
             mdp = self.cmdp.mdp(context)
-            stack = self.loss_oracle._answer(context)
-            candidates = self._candidates(self.dynamics_oracle._answer(context))
+            stack = self.loss_oracle.stack(context)
+            dense = self._fill_dynamics(self.dynamics[line], context)
         except Exception:
             # The episode that plays this context says what is wrong with it.
-            return False
-        if type(mdp) is not LayeredMDP or mdp.layout != self.layout or mdp.action_mask is not None or candidates is None:
-            return False
-        if mdp.transitions.dtype != np.float64 or not self._valid(candidates):
-            return False
-        line = self._unused.pop()
+            return -1
+        if type(mdp) is not LayeredMDP or mdp.layout != self.layout or mdp.action_mask is not None or not dense:
+            return -1
+        if mdp.transitions.dtype != np.float64:
+            return -1
         self.losses[line] = stack.reshape(len(stack), -1).T
-        self.dynamics[line] = candidates
         self.models[line] = mdp.transitions.places + mdp.loss_place
         self.mdps[line] = mdp
-        self.lines[key] = line
-        return True
+        self.lines[key] = self._unused.pop()
+        return line
 
-    def _candidates(self, answer: Any) -> Array | None:
-        """Transitions of all candidates, one per column; None where some are not dense."""
-        if answer.stacks is not None:
-            n = len(answer.models)
-            return np.concatenate([stack.reshape(n, -1) for stack in answer.stacks], axis=1).T if answer.stacks else np.empty((0, n))
-        columns = []
-        for model in answer.models:
+    def _fill_dynamics(self, columns: Array, context: Any) -> bool:
+        """Transitions of all candidates, one per column; False where some are not dense."""
+        block, oracle = self.layout.dense_block, self.dynamics_oracle
+        if oracle.function_class.together is not None:
+            for h, stack in enumerate(oracle.stacks(context)):
+                columns[block[h] : block[h + 1]] = stack.reshape(len(stack), -1).T
+            return True
+        for i, model in enumerate(oracle.answers(context)):
             if isinstance(model, Transitions):
                 if model.kind != DENSE or model.action_mask is not None:
-                    return None
+                    return False
                 model = model.arrays()
-            elif not all(type(array) is np.ndarray for array in model):
-                return None
-            columns.append(np.concatenate([np.empty(0), *(array.reshape(-1) for array in model)]))
-        return np.stack(columns, axis=1)
+            for h, array in enumerate(model):
+                if type(array) is not np.ndarray:
+                    return False
+                columns[block[h] : block[h + 1], i] = array.reshape(-1)
+        return True
 
     def _valid(self, columns: Array) -> bool:
         """Whether all rows are distributions for certain, so that no model of these has to be looked at again."""
@@ -154,8 +156,8 @@ class ContextTables:
             return False
         block = self.layout.dense_block
         for h, (n, n_actions, n_next) in enumerate(self.layout.dense_shapes):
-            sums = columns[block[h] : block[h + 1]].reshape(n * n_actions, n_next, -1).sum(axis=1)
-            if not (np.abs(sums - 1.0) <= 5e-9).all():
+            rows = columns[:, block[h] : block[h + 1]].reshape(len(columns), n * n_actions, n_next, -1)
+            if not (np.abs(rows.sum(axis=2) - 1.0) <= 5e-9).all():
                 return False
         return True
 
@@ -181,7 +183,7 @@ class ContextTables:
             listed = {fits.dynamics}
             if fits.loss_version is not None:
                 if fits.loss_version not in chain.sets.lower:
-                    members = agent.loss_oracle._kept().at(fits.loss_version)
+                    members = agent.loss_oracle.members(fits.loss_version)
                     chain.sets.lower[fits.loss_version] = _pack(self.losses[lines][:, :, members].min(axis=2))
                 if fits.dynamics_version not in chain.sets.candidates:
                     listed.update(agent.candidates(fits.dynamics_version))
