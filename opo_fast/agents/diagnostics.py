@@ -48,16 +48,22 @@ class Diagnostics(NamedTuple):
 def diagnose(agent: ChainAgent, chain: Chain, lane: int, context: Any, *, full: bool) -> Diagnostics:
     """The diagnostics of a chain that has taken at least one step; without `full` those alone that cost next to nothing."""
     fits = agent.history[chain.steps - 1]
-    found = Diagnostics()
+    found: dict[str, float] = {}
     if chain.hedge is not None:
         gaps = chain.hedge.gap[lane : chain.hedge.size : chain.lanes]
-        found = found._replace(hedge_bound=2 * float(np.maximum.reduceat(gaps, agent.layout.offsets[:-1]).sum()))
+        found["hedge_bound"] = 2 * float(np.maximum.reduceat(gaps, agent.layout.offsets[:-1]).sum())
     if fits.loss_version is not None:
-        counts = agent.loss_oracle.plausible_count(fits.loss_version), agent.dynamics_oracle.plausible_count(fits.dynamics_version)
-        found = found._replace(truncated=0.0, truncated_played=0.0, plausible_losses=float(counts[0]), plausible_dynamics=float(counts[1]))
+        found.update(
+            truncated=0.0,
+            truncated_played=0.0,
+            plausible_losses=float(agent.loss_oracle.plausible_count(fits.loss_version)),
+            plausible_dynamics=float(agent.dynamics_oracle.plausible_count(fits.dynamics_version)),
+        )
         if chain.last is None:
-            found = found._replace(vacuous_bonuses=1.0)
-    return found._replace(**_of_bonuses(agent, chain, lane, context)) if full and chain.last is not None else found
+            found["vacuous_bonuses"] = 1.0
+    if full and chain.last is not None:
+        found.update(_of_bonuses(agent, chain, lane, context))
+    return Diagnostics(**found)
 
 
 def _of_bonuses(agent: ChainAgent, chain: Chain, lane: int, context: Any) -> dict[str, float]:

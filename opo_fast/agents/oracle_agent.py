@@ -159,6 +159,21 @@ class OracleAgent(BaseAgent):
         """Least plausible losses at a context, one per allowed pair."""
         return self._rows(self.loss_oracle.lower(version, context), Place("lower losses of version {!r} at context {!r}", version, context))
 
+    def candidates_at(self, context: Any) -> tuple[Array, Array] | None:
+        """All loss candidates (n, n_states, A) and all dynamics candidates (m, transitions) at a context, the entries of dynamics
+        row after row; None where the classes cannot be listed so."""
+        asked = []
+        for oracle in (self.loss_oracle, self.dynamics_oracle):
+            told = oracle.candidates_at(context) if hasattr(oracle, "candidates_at") else None
+            if told is None:
+                return None
+            asked.append(told)
+        return asked[0], asked[1]
+
+    def loss_candidates(self, version: Hashable) -> Array:
+        """Indices of the plausible losses of a version, where the class can be listed."""
+        return np.array(self.loss_oracle.candidates(version))
+
     def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
         """The plausible dynamics of a version, or None where they cannot be listed."""
         return tuple(self.dynamics_oracle.candidates(version)) if hasattr(self.dynamics_oracle, "candidates") else None

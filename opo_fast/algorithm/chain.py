@@ -85,12 +85,13 @@ class Chain:
         """Bytes held, models included."""
         vectors = self.sum_q.nbytes + self.policies.nbytes + self.width * 8 * (len(self.visits) + len(self.loss_rows))
         vectors += self.sets.nbytes + (0 if self.hedge is None else self.hedge.nbytes)
-        return vectors + sum(self._model_bytes(model) for model in self.models.values())
+        return vectors + self._models_bytes()
+
+    def _models_bytes(self) -> int:
+        return sum(self._model_bytes(model) for model in self.models.values())
 
     def advance(self, history: History, n: int) -> None:
         """Bring the chain to `n` steps."""
-        if self.engine.fill is not None and self.steps < n:
-            self.engine.fill(self, history, n)
         rule = self.engine.rule
         keep = self.surprised or (n > 0 and rule.bonus(n - 1).needed)
         while self.steps < n:
@@ -194,15 +195,27 @@ class Chain:
 
     def model(self, fit: Hashable) -> Any:
         """The dynamics of a fit at the contexts, as the kernels of this form take it."""
-        if fit not in self.models:
-            self.models[fit] = self._prepare([self.engine.source.transitions(fit, context) for context in self.contexts])
-        return self.models[fit]
+        found = self.models.get(fit)
+        if found is None:
+            found = self.models[fit] = self._model(fit)
+        return found
+
+    def _model(self, fit: Hashable) -> Any:
+        return self._prepare([self.engine.source.transitions(fit, context) for context in self.contexts])
 
     def losses(self, fit: Hashable) -> Array:
         """The losses of a fit at the contexts, as the kernels of this form take them."""
-        if fit not in self.loss_rows:
-            self.loss_rows[fit] = self.interleave([self.engine.source.losses(fit, context) for context in self.contexts])
-        return self.loss_rows[fit]
+        found = self.loss_rows.get(fit)
+        if found is None:
+            found = self.loss_rows[fit] = self._losses(fit)
+        return found
+
+    def _losses(self, fit: Hashable) -> Array:
+        return self.interleave([self.engine.source.losses(fit, context) for context in self.contexts])
+
+    def lower(self, version: Hashable) -> Array:
+        """The least plausible losses of a version at the contexts, as the kernels of this form take them."""
+        return self.interleave([self.engine.source.lower(version, context) for context in self.contexts])
 
     def policy(self, lane: int) -> Array:
         """The current policy of one context, one number per row."""
@@ -274,8 +287,8 @@ class Chain:
 
     # What the two forms do differently.
 
-    def table(self, models: list[Any]) -> Array:
-        """Where the kernels find models of this form in memory."""
+    def table(self, models: list[Any], fits: tuple[Hashable, ...] = ()) -> Array:
+        """Where the kernels find models of this form, those of `fits`, in memory."""
         raise NotImplementedError
 
     def alike(self, models: list[Any]) -> list[Any]:

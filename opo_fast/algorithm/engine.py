@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,6 +57,8 @@ class ModelSource(Protocol):
         """Total variation of the rows in a version that cannot be listed, read-only float64 (self-tuning chains)."""
         ...
 
+    # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `whole`.
+
 
 _ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
 
@@ -87,8 +89,6 @@ class ChainEngine:
     ----------
     planned : int
         Steps that were run so far, those of all contexts together.
-    fill : callable, optional
-        ``fill(chain, history, n)`` gives a chain what it needs to come to `n` steps, as far as it has that, before it asks the source.
     """
 
     def __init__(self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int) -> None:
@@ -105,9 +105,10 @@ class ChainEngine:
         self.packed_size = sum(sizes)
         self.packed = self.packed_size <= PACKED_MOST
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        lengths = np.repeat(np.array([*layout.layer_sizes[1:], 0], np.int64), self.layer_rows)[: self.rows[layout.offsets[-2]]]
+        self.row_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)[:-1]
         self._chains: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
         self.planned = 0
-        self.fill: Callable[[Chain, History, int], None] | None = None
         self._nbytes = 0
         self._lock = threading.RLock()
         _ENGINES.add(self)
@@ -231,6 +232,8 @@ class ChainEngine:
             self._create([(key, context)])
         self._chains.move_to_end(key)
         chain, lane = self._chains[key]
+        if chain.steps == n > 0:
+            return chain, lane
         before = chain.planned
         try:
             chain.advance(history, n)

@@ -6,6 +6,8 @@ The form depends on the layout alone and every sum has a fixed order, so neither
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from ..model.transitions import DENSE, Transitions
 from .chain import Chain
 from .history import Fits
 from .rules import Bonus
+from .whole import WholeClasses
 
 if TYPE_CHECKING:
     from .engine import ChainEngine
@@ -88,7 +91,7 @@ class SingleChain(Chain):
     def alike(self, models: list[Transitions]) -> list[Transitions]:
         return models if len({t.dtype for t in models}) < 2 else [t.as_float64() for t in models]
 
-    def table(self, models: list[Transitions]) -> Array:
+    def table(self, models: list[Transitions], fits: tuple[Hashable, ...] = ()) -> Array:
         lines = [[t.kind, *_place(t.data), *_place(t.indptr), *_place(t.indices), _place(t.block)[0]] for t in models]
         return np.array(lines, np.int64).reshape(-1, TABLE)
 
@@ -138,6 +141,29 @@ class PackedChain(Chain):
         self.d = aligned(layout.n_states * self.lanes)
         self.w = aligned(max(engine.layer_rows) * self.lanes)
 
+    @cached_property
+    def whole(self) -> WholeClasses | None:
+        """All candidates at the contexts, where they come from classes of candidates that can be asked together."""
+        return WholeClasses.of(self.engine, self.contexts)
+
+    def _model(self, fit: Hashable) -> Array:
+        whole = self.whole
+        return super()._model(fit) if whole is None or not whole.has(fit) else whole.dynamics[fit]  # type: ignore[no-any-return, call-overload]
+
+    def _losses(self, fit: Hashable) -> Array:
+        return super()._losses(fit) if self.whole is None else self.whole.losses[fit]  # type: ignore[no-any-return, call-overload]
+
+    def lower(self, version: Hashable) -> Array:
+        if self.whole is None:
+            return super().lower(version)
+        return self.whole.least(self.engine.source.loss_candidates(version))
+
+    def _models_bytes(self) -> int:
+        size, whole = 8 * self.lanes * self.engine.packed_size, vars(self).get("whole")
+        if whole is None:
+            return size * len(self.models)
+        return whole.nbytes + size * sum(not whole.has(fit) for fit in self.models)  # type: ignore[no-any-return]
+
     def _prepare(self, transitions: list[Transitions]) -> Array:
         packed = aligned(self.engine.packed_size * self.lanes, zero=True)
         for lane, t in enumerate(transitions):
@@ -159,7 +185,9 @@ class PackedChain(Chain):
             engine.packed_block, engine.layout.offsets, engine.rows, model, self.policies.lines, k, count, self.d, self.w, counts
         )
 
-    def table(self, models: list[Array]) -> Array:
+    def table(self, models: list[Array], fits: tuple[Hashable, ...] = ()) -> Array:
+        if fits and self.whole is not None and all(map(self.whole.has, fits)):
+            return self.whole.table(fits)
         return np.array([_place(model) for model in models], np.int64).reshape(-1, 2)
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:

@@ -30,15 +30,17 @@ class History:
 
     def append(self, fits: Fits) -> None:
         """Add the fits of the next step."""
+        if self.runs and self.runs[-1] == fits:
+            self.length += 1
+            return
         names = "fit() of the losses oracle", "fit() of the dynamics oracle", "the losses oracle's version", "the dynamics oracle's version"
         for name, fit in zip(names, fits, strict=True):
             try:
                 hash(fit)
             except TypeError:
                 raise OpoError(f"{name} gave a {type(fit).__name__}: something hashable is needed") from None
-        if not self.runs or self.runs[-1] != fits:
-            self.runs.append(fits)
-            self.starts.append(self.length)
+        self.runs.append(fits)
+        self.starts.append(self.length)
         self.length += 1
 
     def __len__(self) -> int:

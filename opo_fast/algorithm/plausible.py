@@ -73,8 +73,7 @@ class PlausibleModels:
             return self.no_rows, self.none, chain.model(fits.dynamics)
         lower = self.lower.get(fits.loss_version)
         if lower is None:
-            lower = chain.interleave([source.lower(fits.loss_version, context) for context in chain.contexts])
-            self.lower[fits.loss_version] = lower
+            lower = self.lower[fits.loss_version] = chain.lower(fits.loss_version)
         found = self.candidates.get(fits.dynamics_version)
         if found is None or (found.radius.size and found.fits != (fits.dynamics,)):
             listed = source.candidates(fits.dynamics_version)
@@ -94,7 +93,7 @@ class PlausibleModels:
     def _listed(self, fits: tuple[Hashable, ...], radius: Array, given: list[Any]) -> Candidates:
         models = self.chain.alike(given)
         copied = sum(model.nbytes for fit, model in zip(fits, models, strict=True) if model is not self.chain.models.get(fit))
-        return Candidates(fits, radius, self.chain.table(models), models, copied)
+        return Candidates(fits, radius, self.chain.table(models, fits), models, copied)
 
     def forget(self, history: History, step: int, n: int) -> None:
         """Sets that no step nearby uses are asked for again if they return, and with them their models."""

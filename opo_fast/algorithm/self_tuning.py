@@ -61,31 +61,31 @@ class SelfTuningRule(ChainRule):
 
         Beside plausible sets it is not needed where it is at least H for up to `end` visits: a loss-to-go less H is below 0.
         """
-        end = 1 << step.bit_length()
-        sizes = self.loss_class_size, self.dynamics_class_size
-        return _bonus(self.layer_sizes, self.n_actions, *sizes, self.delta, self.episodes, self.plausible, self.weight, end)
+        return _bonus(
+            self.layer_sizes,
+            self.n_actions,
+            (self.loss_class_size, self.dynamics_class_size, self.delta, self.weight),
+            self.episodes,
+            self.plausible,
+            1 << step.bit_length(),
+        )
 
 
 @functools.lru_cache(maxsize=1024)
 def _bonus(
-    layer_sizes: tuple[int, ...],
-    n_actions: int,
-    loss_class_size: float,
-    dynamics_class_size: float,
-    delta: float,
-    episodes: int | None,
-    plausible: bool,
-    weight: float,
-    end: int,
+    layer_sizes: tuple[int, ...], n_actions: int, numbers: tuple[float, ...], episodes: int | None, plausible: bool, end: int
 ) -> Bonus:
-    layout, horizon = Layout(layer_sizes, n_actions), len(layer_sizes)
-    sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
+    """The bonus of the steps before `end` from the power of two before it on."""
+    layout = Layout(layer_sizes, n_actions)
+    *sizes, delta, weight = numbers
+    named = dict(zip(("loss_class_size", "dynamics_class_size"), sizes, strict=True))
     if plausible:
-        loss, dynamics = parameters(layout, episodes or end, **sizes, delta=delta)[1:]
+        loss, dynamics = parameters(layout, episodes or end, **named, delta=delta)[1:]
     else:
-        loss, dynamics = normalized_betas(layout, episodes or end, **sizes)
+        loss, dynamics = normalized_betas(layout, episodes or end, **named)
     least = min(1.0, loss / 2 / end) + weight * min(1.0, dynamics / 2 / end)
-    return Bonus(loss, frozen(np.full(horizon, dynamics)), end, not plausible or least < horizon * (1 + 1e-6))
+    needed = not plausible or least < layout.horizon * (1 + 1e-6)
+    return Bonus(loss, frozen(np.full(layout.horizon, dynamics)), end, needed)
 
 
 def self_tuning_rule(

@@ -122,7 +122,7 @@ def context_key(context: Any) -> Hashable:
     nothing, not even themselves, so each would be a context of its own.
     """
     kind = type(context)
-    if kind is int or kind is str:
+    if kind is int or kind is str or (kind is float and context == context):
         return context  # type: ignore[no-any-return]
     if isinstance(context, np.ndarray):
         return _array_key(context)

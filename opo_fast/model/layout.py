@@ -129,6 +129,16 @@ class Layout(Immutable):
         sizes = np.array(self.layer_sizes, np.int64)
         return frozen(np.concatenate([[0], np.cumsum(sizes[:-1] * self.n_actions * sizes[1:])]))
 
+    @cached_property
+    def next_sizes(self) -> Array:
+        """Number of next states of each pair of all layers but the last: the lengths of the rows of dense transitions."""
+        return frozen(np.repeat(self.layer_sizes[1:], np.array(self.layer_sizes[:-1], np.int64) * self.n_actions))
+
+    @cached_property
+    def row_places(self) -> Array:
+        """Where the row of each pair begins in dense transitions, row after row; the last entry is their total."""
+        return frozen(np.concatenate([[0], np.cumsum(self.next_sizes)]).astype(np.int64))
+
     def layer_of(self, state: int) -> int:
         """Layer of `state`, counted from 0; ``horizon`` for the end state."""
         return int(np.searchsorted(self.offsets, state, side="right")) - 1

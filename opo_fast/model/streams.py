@@ -34,22 +34,22 @@ class Streams:
         self._keys = {name: np.random.SeedSequence(self.seed, spawn_key=(i,)).generate_state(2, np.uint64) for i, name in enumerate(_NAMES)}
         self._per_block = max(1, _BLOCK // max(1, width))
         self._blocks: dict[str, tuple[int, Array]] = {}
-        self._reused: dict[str, tuple[np.random.Generator, Any]] = {}
+        self._moved: dict[str, tuple[np.random.Generator, dict[str, Any]]] = {}
 
     def generator(self, name: str, episode: int) -> np.random.Generator:
         """The generator of a stream in one episode."""
         return np.random.Generator(np.random.Philox(key=self._keys[name], counter=[0, 0, 0, episode]))
 
-    def reused(self, name: str, episode: int) -> np.random.Generator:
-        """The same generator as `generator` gives, set anew instead of made anew: for draws that are done before the next call."""
-        if name not in self._reused:
-            made = self.generator(name, episode)
-            self._reused[name] = made, made.bit_generator.state
-        held, state = self._reused[name]
-        # The buffer of this state is empty, as that of a new generator is.
-        state["state"]["counter"][:] = 0, 0, 0, episode
-        held.bit_generator.state = state
-        return held
+    def moved(self, name: str, episode: int) -> np.random.Generator:
+        """As `generator`, but the same object in all episodes, to be drawn from at once: a new one takes the system's entropy first."""
+        found = self._moved.get(name)
+        if found is None:
+            new = self.generator(name, 0)
+            found = self._moved[name] = (new, dict(new.bit_generator.state))
+        generator, state = found
+        state["state"] = {"counter": np.array([0, 0, 0, episode], np.uint64), "key": self._keys[name]}
+        generator.bit_generator.state = state
+        return generator
 
     def uniforms(self, name: str, episode: int) -> Array:
         """`width` uniforms in [0, 1) of a stream in one episode."""

@@ -14,6 +14,7 @@ from .._support.checks import FLOAT64, as_integer, as_list, as_number, as_real, 
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
+from ..kernels.ingest import check_unit
 from ..model.blocks import is_plain, layer_list
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout
@@ -27,6 +28,8 @@ __all__ = ["FiniteDynamicsOracle", "FiniteLossOracle"]
 
 Array = npt.NDArray[Any]
 CACHE_BYTES = 1 << 28
+LINES_BYTES = 1 << 20
+"""Of dynamics candidates at a context that are kept as lines of one array."""
 LOWER_BYTES = 1 << 26
 """Bytes of least losses that an oracle keeps for contexts and versions that return."""
 
@@ -116,9 +119,9 @@ class _FiniteOracle:
         """Number of candidates in the set of a version."""
         return float(self._kept().at(version).size)
 
-    def members(self, version: Hashable) -> Array:
-        """Indices of the candidates in the plausible set of a version, ascending."""
-        return self._kept().at(version)
+    def candidates(self, version: Hashable) -> tuple[int, ...]:
+        """The candidates in the plausible set of a version, in the order of their indices."""
+        return tuple(self._kept().at(version).tolist())
 
     def _kept(self) -> NestedSet:
         if self._set is None:
@@ -208,6 +211,10 @@ class FiniteLossOracle(_FiniteOracle):
             self._lowest.put(key, found, found.nbytes)
         return found
 
+    def candidates_at(self, context: Any) -> Array:
+        """Losses of all candidates, shape (n, n_states, A)."""
+        return self._answer(context)  # type: ignore[no-any-return]
+
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of candidate `fit`, shape (n_states, A)."""
         self.check_fit(fit)
@@ -220,10 +227,6 @@ class FiniteLossOracle(_FiniteOracle):
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of the squared errors of candidate `fit` along a trajectory."""
         return float(self._gains_once(trajectory)[fit])  # type: ignore[call-overload]
-
-    def stack(self, context: Any) -> Array:
-        """Losses of all candidates at a context, shape (n, n_states, A), asked anew."""
-        return self._ask(context)[0]
 
     def _ask(self, context: Any) -> tuple[Array, int]:
         if self.function_class.together is not None:
@@ -250,7 +253,7 @@ class FiniteLossOracle(_FiniteOracle):
         return self._checked_stack(np.array(array, np.float64, order="C"), context)
 
     def _checked_stack(self, stack: Array, context: Any) -> tuple[Array, int]:
-        if not (stack.min() >= 0.0 and stack.max() <= 1.0):
+        if check_unit(stack.reshape(-1), np.empty(1, np.int64)):
             i, s, a = (int(x) for x in np.argwhere(~((stack >= 0) & (stack <= 1)))[0])
             raise OpoError(
                 f"loss candidate {i} at context {context!r}: state {s}, action {a}: the loss is {float(stack[i, s, a])!r}; "
@@ -267,10 +270,26 @@ class FiniteLossOracle(_FiniteOracle):
 class _Dynamics(NamedTuple):
     """What the candidates say at a context, and whether each is a list of float64 arrays."""
 
-    models: list[Any]
+    models: Sequence[Any]
     all_plain: bool
     stacks: list[Array] | None = None
     """The arrays of all candidates, layer by layer, where one function gives them."""
+    lines: Array | None = None
+    """The entries of all candidates, a line for each, where they are few."""
+
+
+class _Lines(Sequence[Any]):
+    """Candidates that are lines of one array, each as a list of arrays (S_h, A, S_{h+1})."""
+
+    def __init__(self, lines: Array, layout: Layout) -> None:
+        self._lines, self._layout = lines, layout
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, i: Any) -> Any:
+        line, block = self._lines[i], self._layout.dense_block
+        return [line[block[h] : block[h + 1]].reshape(shape) for h, shape in enumerate(self._layout.dense_shapes)]
 
 
 class FiniteDynamicsOracle(_FiniteOracle):
@@ -291,9 +310,9 @@ class FiniteDynamicsOracle(_FiniteOracle):
         assert self.delta is not None
         return math.log(self.scores.size / self.delta)
 
-    def candidates(self, version: Hashable) -> tuple[int, ...]:
-        """The candidates in the plausible set of a version, in the order of their indices."""
-        return tuple(self._kept().at(version).tolist())
+    def candidates_at(self, context: Any) -> Array | None:
+        """All candidates, shape (m, transitions), the entries row after row; None unless they are dense float64 arrays and few."""
+        return self._answer(context).lines  # type: ignore[no-any-return]
 
     def _said(self, context: Any) -> Sequence[Any]:
         return self._answer(context).models  # type: ignore[no-any-return]
@@ -320,14 +339,15 @@ class FiniteDynamicsOracle(_FiniteOracle):
                 answer = self._checked_answer(answer, Place("dynamics candidate {} at context {!r}", i, context))
                 size += answer.nbytes if isinstance(answer, Transitions) else sum(map(_bytes, answer))
             answers.append(answer)
+        if all_plain and size <= LINES_BYTES:
+            lines = np.concatenate([array for answer in answers for array in answer], axis=None).reshape(len(answers), -1)
+            return self._in_lines(lines)
         return _Dynamics(answers, all_plain), size
 
-    def answers(self, context: Any) -> list[Any]:
-        """What the candidates say at a context, asked anew."""
-        return self._ask(context)[0].models
+    def _in_lines(self, lines: Array) -> tuple[_Dynamics, int]:
+        return _Dynamics(_Lines(frozen(lines), self.layout), True, None, lines), lines.nbytes
 
-    def stacks(self, context: Any) -> list[Array]:
-        """The arrays of all candidates, layer by layer, of a class that one function gives; asked anew."""
+    def _ask_together(self, context: Any) -> tuple[_Dynamics, int]:
         n, where = len(self.function_class), Place("dynamics candidates at context {!r}", context)
         stacks = layer_list(self.function_class.together(context), self.layout, where)
         for h, shape in enumerate(self.layout.dense_shapes):
@@ -335,10 +355,8 @@ class FiniteDynamicsOracle(_FiniteOracle):
                 stacks[h] = np.asarray(as_real(stacks[h], Place("{}, layer {}", where, h)), FLOAT64)
             if stacks[h].shape != (n, *shape):
                 raise OpoError(f"{where}, layer {h} have shape {stacks[h].shape}: (n, S_h, A, S_h+1) = {(n, *shape)} is needed")
-        return stacks
-
-    def _ask_together(self, context: Any) -> tuple[_Dynamics, int]:
-        n, stacks = len(self.function_class), self.stacks(context)
+        if stacks and 8 * n * int(self.layout.dense_block[-1]) <= LINES_BYTES:
+            return self._in_lines(np.concatenate([stack.reshape(n, -1) for stack in stacks], axis=1))
         answers = [list(arrays) for arrays in zip(*stacks, strict=True)] if stacks else [[] for _ in range(n)]
         return _Dynamics(answers, True, stacks), sum(stack.nbytes for stack in stacks)
 
@@ -380,8 +398,12 @@ class FiniteDynamicsOracle(_FiniteOracle):
 
     def _along(self, trajectory: Trajectory) -> Array:
         """P(s_{h+1} | s_h, a_h) of each candidate (rows) for h = 1..H-1 (columns)."""
-        answers, all_plain, stacks = self._answer(trajectory.context)
-        if stacks is not None:
+        answers, all_plain, stacks, lines = self._answer(trajectory.context)
+        if lines is not None:
+            states = trajectory.states
+            places = self.layout.row_places[states[:-2] * self.layout.n_actions + trajectory.actions[:-1]]
+            p = lines.take(places + (states - self.layout.offsets)[1:-1], axis=1)
+        elif stacks is not None:
             local, actions = (trajectory.states - self.layout.offsets).tolist(), trajectory.actions.tolist()
             p = np.empty((len(answers), len(stacks)))
             for h, stack in enumerate(stacks):

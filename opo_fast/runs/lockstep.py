@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen, tolerance_of
+from .._support.checks import tolerance_of
+from .._support.numbers import log_losses
 from .._support.threads import run_together
 from ..agents.baselines import BonusFreeOPO
 from ..agents.euc3rl import EUC3RL
@@ -79,8 +80,7 @@ class Lockstep:
         self.plausible = self.agents[0].plausible
         self.columns = {name: np.stack([run.columns[name] for run in runs]) for name in COLUMNS}
         for i, run in enumerate(runs):
-            run.columns = {name: column[i] for name, column in self.columns.items()}
-            run.agent.engine.fill = tables.fill
+            run._columns = {name: column[i] for name, column in self.columns.items()}
         self._ahead: list[tuple[Any, list[Hashable]]] = [([], []) for _ in runs]
         self._going: dict[int, Going] = {}
         self._on = True
@@ -158,15 +158,14 @@ class Lockstep:
         with np.errstate(divide="ignore"):
             p = np.ascontiguousarray(tables.dynamics[lines[:, None], cells].transpose(0, 2, 1))
             gains = np.log(p).sum(axis=2)
-            true_log_loss = np.abs(np.log(along).sum(axis=1))
-        if self.dynamics.impossible(gains):
+        if not ((p >= 0.0) & (p <= 1.0 + 1e-6)).all() or self.dynamics.impossible(gains):
             return False
         every = np.arange(len(self.runs))
         errors = (
             loss_gains[every, self._fits(0)],
             np.abs(gains[every, self._fits(1)]),
             np.square(means - losses).sum(axis=1),
-            true_log_loss,
+            log_losses(along),
         )
         numbers = [run._number(context) for run, context in zip(self.runs, contexts, strict=True)]
         self._learn(loss_gains, gains, contexts)
@@ -198,7 +197,7 @@ class Lockstep:
         for i, run in enumerate(self.runs):
             if not run._ahead:
                 count = min(max(1, run.agent.lookahead), run.episodes - run.episode)
-                run._ahead = [self._context(run, run.episode + j) for j in range(count)]
+                run._ahead = [run.context(run.episode + j) for j in range(count)]
                 fresh.append(i)
             if self._ahead[i][0] is not run._ahead:
                 self._ahead[i] = run._ahead, []
@@ -221,11 +220,6 @@ class Lockstep:
             if self.agents[i].lookahead > 1:
                 self.agents[i].prefetch(self.runs[i]._ahead)
         return True
-
-    def _context(self, run: Simulation, episode: int) -> Any:
-        """`Simulation.context`, from a generator that is used again."""
-        context = run.cmdp.sample_context(run.streams.reused("contexts", run.first + episode))
-        return frozen(context.copy()) if isinstance(context, np.ndarray) else context
 
     def _advance(self, contexts: Sequence[Any], keys: Sequence[Hashable]) -> None:
         """Bring the chains of these contexts to the coming step, and take from them what the episode needs."""
@@ -302,7 +296,7 @@ class Lockstep:
             names = "actions", "transitions", "losses"
             drawn = [[[run.streams.uniforms(name, t) for t in episodes] for run in self.runs] for name in names]
             self._uniforms = block, np.ascontiguousarray(np.array(drawn).transpose(2, 0, 1, 3))
-        return self._uniforms[1][at]  # type: ignore[no-any-return]
+        return self._uniforms[1][at]
 
     def _learn(self, loss_gains: Array, gains: Array, contexts: Sequence[Any]) -> None:
         """Let the agents learn from the episode, as their ``observe`` does."""

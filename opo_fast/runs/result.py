@@ -257,7 +257,8 @@ class SimulationResult:
         """Write the result to `path` as npz (no pickle). Contexts that a file cannot hold are kept as their repr."""
         contexts = [context if holds(context) else repr(context) for context in self.contexts]
         columns = {name: getattr(self, name) for name in COLUMNS}
-        state = {"format": _FORMAT, "version": 2, "settings": self.settings, "contexts": contexts, "columns": columns}
+        settings = {**self.settings, "labels": list(self.settings["labels"])}
+        state = {"format": _FORMAT, "version": 2, "settings": settings, "contexts": contexts, "columns": columns}
         write_state(path, state, compressed=True)
 
     @classmethod

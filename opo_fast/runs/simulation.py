@@ -19,12 +19,13 @@ from .._support.progress import bar
 from .._support.state import holds, read_state, write_state
 from .._support.text import figure
 from ..errors import OpoError
-from ..model.contextual import ContextualMDP, Trajectory, context_key
+from ..model.contextual import ContextualMDP, context_key
 from ..model.operations import Backend, check_backend
 from ..model.streams import Streams
 from ..oracles.log import Recorder
 from .decomposition import check_terms, regret_decomposition
-from .result import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, SimulationResult
+from .labels import Labels
+from .result import COLUMNS, DIAGNOSTICS, WHOLE, SimulationResult
 from .worlds import world_of
 
 __all__ = ["Saver", "Simulation", "looks_at", "simulate"]
@@ -35,14 +36,8 @@ SAVE_SECONDS = 30.0
 """Between two savings of a run; longer where a saving takes longer than a twentieth of that."""
 
 
-def _label(cmdp: Any, context: Any) -> str:
-    """What the environment calls a context."""
-    if hasattr(cmdp, "label"):
-        return str(cmdp.label(context))
-    labels = getattr(cmdp, "labels", ())
-    return str(labels[context]) if isinstance(context, int) and 0 <= context < len(labels) else str(context)
-
-
+MOST_LISTED = 10_000
+"""Distinct contexts up to which a result lists them."""
 LOOKS = 16
 """Looks at all pairs, for the diagnostics of a run, while the number of episodes doubles."""
 
@@ -89,9 +84,8 @@ class Simulation:
         self.first = as_integer(getattr(agent, "episode", 0), "agent.episode", least=0)
         self.episode = 0
         self.contexts: list[Any] = []
-        self.labels: list[str] = []
         check_room(len(COLUMNS) * self.episodes, f"episodes is {self.episodes}: the records of so many")
-        self.columns: dict[str, Array] = {
+        self._columns: dict[str, Array] = {
             name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
         }
         self._world = world_of(cmdp, self.streams, backend)
@@ -101,9 +95,20 @@ class Simulation:
         self.seconds = 0.0
         self.about: dict[str, Any] = {}
 
+    @property
+    def columns(self) -> dict[str, Array]:
+        """What was recorded, one entry per episode of the run; those of episodes to come are NaN or -1."""
+        self._world.fill(self._columns)
+        return self._columns
+
+    @property
+    def labels(self) -> Labels:
+        """What the environment calls each of the contexts."""
+        return Labels(self.cmdp, self.contexts)
+
     def context(self, episode: int) -> Any:
         """The context of an episode of this run; it depends on the seed, `first` and the episode alone."""
-        context = self.cmdp.sample_context(self.streams.generator("contexts", self.first + episode))
+        context = self.cmdp.sample_context(self.streams.moved("contexts", self.first + episode))
         # An environment may write all its contexts into one array.
         return frozen(context.copy()) if isinstance(context, np.ndarray) else context
 
@@ -120,11 +125,11 @@ class Simulation:
     def step(self) -> None:
         """Play one episode."""
         began = time.perf_counter()
-        t, columns = self.episode, self.columns
+        t, columns = self.episode, self._columns
         context = self._coming()
         self._world.enter(context)
         policy = self._world.check(self.agent.policy(context))
-        values = self._world.values(context, policy)
+        self._world.hold(t, context, policy, columns)
         saturation = float(self.agent.saturation(context)) if hasattr(self.agent, "saturation") else np.nan
         if hasattr(self.agent, "diagnostics"):
             numbers = self.agent.diagnostics(context, full=looks_at(self.first + t))
@@ -135,32 +140,24 @@ class Simulation:
         if self._recorder is not None:
             self._recorder.add(trajectory, policy, self._world.action_mask)
         number = self._number(context)
-        columns["value"][t], columns["optimal_value"][t], columns["uniform_value"][t] = values
         columns["observed_loss"][t] = trajectory.losses.sum()
         columns["saturation"][t] = saturation
         columns["context_index"][t] = number
         if hasattr(self.agent, "held_out"):
-            self._record_errors(t, trajectory)
+            columns["held_out_squared_error"][t], columns["held_out_log_loss"][t] = self.agent.held_out
+            self._world.played(t, trajectory)
         fits = getattr(self.agent, "fits", (-1, -1))
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
         self.episode += 1
         self.seconds += time.perf_counter() - began
 
-    def _record_errors(self, t: int, trajectory: Trajectory) -> None:
-        """Errors along a trajectory of the fits before it, and of the truth."""
-        for name, error in zip(ERRORS, (*self.agent.held_out, *self._world.errors(trajectory)), strict=True):
-            self.columns[name][t] = error
-
     def _number(self, context: Any) -> int:
         """The number of a context in order of first appearance."""
-        key = context_key(context)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._numbers)
-            if len(self._numbers) <= 10_000:
-                self.contexts.append(context)
-                self.labels.append(_label(self.cmdp, context))
-        return self._numbers[key]
+        number = self._numbers.setdefault(context_key(context), len(self._numbers))
+        if number == len(self.contexts) < MOST_LISTED:
+            self.contexts.append(context)
+        return number
 
     def state(self) -> dict[str, Any]:
         """All that a run of the same arguments needs to go on with the same bits: arrays and plain values.
@@ -223,7 +220,7 @@ class Simulation:
         for name, column in self.columns.items():
             column[:episode] = columns[name]
         self.episode, self.seconds, self.first, self._ahead = episode, seconds, first, []
-        self._numbers, self.contexts, self.labels = {}, [], []
+        self._numbers, self.contexts = {}, []
         _, seen = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in seen:
             self._number(self.context(int(t)))
@@ -278,7 +275,7 @@ class Simulation:
 
     def result(self, *, interrupted: bool = False) -> SimulationResult:
         """What was recorded so far."""
-        few = len(self._numbers) <= 10_000
+        few = len(self._numbers) <= MOST_LISTED
         settings = {
             "environment": self._environment_name(),
             "agent": self.agent_name,
@@ -288,7 +285,7 @@ class Simulation:
             "exact": self._world.exact,
             "interrupted": interrupted,
             "seconds": self.seconds,
-            "labels": list(self.labels) if few else [],
+            "labels": self.labels if few else [],
         }
         columns = {name: column[: self.episode].copy() for name, column in self.columns.items()}
         result = SimulationResult(columns, list(self.contexts) if few else [], settings)

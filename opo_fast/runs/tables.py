@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..algorithm.chain import RECENT, Chain
-from ..algorithm.history import History
-from ..kernels._simd import LANES
 from ..kernels.models import TABLE
-from ..model.contextual import context_key
 from ..model.layered import LayeredMDP
-from ..model.layout import Layout, aligned, uniform_policy
+from ..model.layout import Layout, uniform_policy
 from ..model.operations import evaluate, solve
 from ..model.transitions import DENSE, Transitions
 
@@ -98,7 +94,7 @@ class ContextTables:
             return True
         self._make_room(len(new), needed.union(keys))
         lines = [self._fill(key, context) for key, context in new.items()]
-        if min(lines) < 0 or not self._valid(self.dynamics[lines]):
+        if min(lines) < 0:
             return False
         self._add_values(lines)
         return True
@@ -115,7 +111,7 @@ class ContextTables:
         line = self._unused[-1]
         try:
             mdp = self.cmdp.mdp(context)
-            stack = self.loss_oracle.stack(context)
+            stack = self.loss_oracle._answer(context)
             dense = self._fill_dynamics(self.dynamics[line], context)
         except Exception:
             # The episode that plays this context says what is wrong with it.
@@ -132,12 +128,11 @@ class ContextTables:
 
     def _fill_dynamics(self, columns: Array, context: Any) -> bool:
         """Transitions of all candidates, one per column; False where some are not dense."""
-        block, oracle = self.layout.dense_block, self.dynamics_oracle
-        if oracle.function_class.together is not None:
-            for h, stack in enumerate(oracle.stacks(context)):
-                columns[block[h] : block[h + 1]] = stack.reshape(len(stack), -1).T
+        answer, block = self.dynamics_oracle._answer(context), self.layout.dense_block
+        if answer.lines is not None:
+            columns[...] = answer.lines.T
             return True
-        for i, model in enumerate(oracle.answers(context)):
+        for i, model in enumerate(answer.models):
             if isinstance(model, Transitions):
                 if model.kind != DENSE or model.action_mask is not None:
                     return False
@@ -148,51 +143,8 @@ class ContextTables:
                 columns[block[h] : block[h + 1], i] = array.reshape(-1)
         return True
 
-    def _valid(self, columns: Array) -> bool:
-        """Whether all rows are distributions for certain, so that no model of these has to be looked at again."""
-        if not columns.size:
-            return True
-        if not columns.min() >= 0.0:
-            return False
-        block = self.layout.dense_block
-        for h, (n, n_actions, n_next) in enumerate(self.layout.dense_shapes):
-            rows = columns[:, block[h] : block[h + 1]].reshape(len(columns), n * n_actions, n_next, -1)
-            if not (np.abs(rows.sum(axis=2) - 1.0) <= 5e-9).all():
-                return False
-        return True
-
     def _add_values(self, lines: list[int]) -> None:
         """The values of the optimum and of the uniform policy, once for each context."""
         mdps = [mdp for line in lines if (mdp := self.mdps[line]) is not None]
         self.best[lines] = solve(mdps, returns="start")
         self.uniform[lines] = evaluate(mdps, uniform_policy(self.layout, None), returns="start")
-
-    def fill(self, chain: Chain, history: History, n: int) -> None:
-        """Give a packed chain the models, losses and lower losses of its coming steps, as `ChainEngine.fill` does."""
-        near = history.between(chain.steps, n)
-        if len(near) > RECENT:
-            return
-        keys = [context_key(context) for context in chain.contexts]
-        if any(key not in self.lines for key in keys):
-            return
-        lines = [self.lines[key] for key in keys]
-        agent: Any = chain.engine.source
-        for fits in near:
-            if fits.loss not in chain.loss_rows:
-                chain.loss_rows[fits.loss] = _pack(self.losses[lines, :, fits.loss])
-            listed = {fits.dynamics}
-            if fits.loss_version is not None:
-                if fits.loss_version not in chain.sets.lower:
-                    members = agent.loss_oracle.members(fits.loss_version)
-                    chain.sets.lower[fits.loss_version] = _pack(self.losses[lines][:, :, members].min(axis=2))
-                if fits.dynamics_version not in chain.sets.candidates:
-                    listed.update(agent.candidates(fits.dynamics_version))
-            for fit in listed - chain.models.keys():
-                chain.models[fit] = _pack(self.dynamics[lines, :, fit])
-
-
-def _pack(values: Array) -> Array:
-    """Numbers of up to eight contexts (k, n), side by side."""
-    packed = aligned(values.shape[1] * LANES, zero=True)
-    packed.reshape(-1, LANES)[:, : len(values)] = values.T
-    return packed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy.typing as npt
 
 from .._support.checks import as_integer, as_items, as_number, having
 from .._support.lru import LRU
-from .._support.numbers import log_loss
+from .._support.numbers import log_losses
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
@@ -21,7 +23,32 @@ from ..model.streams import Streams
 __all__ = ["ModelWorld", "SampledWorld", "world_of"]
 
 Array = npt.NDArray[Any]
-UNKNOWN = (float("nan"), float("nan"), float("nan"))
+Columns = dict[str, Array]
+
+BLOCK = 32
+"""Episodes whose policies are valued together, as far as their models are small."""
+BLOCK_BYTES = 1 << 18
+
+
+@dataclass
+class _Episode:
+    """What an episode leaves to be computed later."""
+
+    key: Hashable
+    mdp: LayeredMDP
+    policy: Array
+    losses: Array | None = None
+    means: Array | None = None
+    along: Array | None = None
+
+
+def _alike(mdp: Any, other: Any) -> bool:
+    """Whether two models can be swept together, now or later: an `UpdatableMDP` may have other numbers then."""
+    if type(mdp) is not LayeredMDP or type(other) is not LayeredMDP:
+        return False
+    mask, theirs = mdp.action_mask, other.action_mask
+    same = mask is theirs or (mask is not None and theirs is not None and np.array_equal(mask, theirs))
+    return same and (mdp.layout is other.layout or mdp.layout == other.layout)
 
 
 class ModelWorld:
@@ -33,6 +60,8 @@ class ModelWorld:
         self.cmdp, self.streams, self.backend = cmdp, streams, backend
         self._values: LRU[tuple[float, float]] = LRU(1 << 24)
         self._mdp: LayeredMDP | None = None
+        self._held: dict[int, _Episode] = {}
+        self._like, self._nbytes = None, 0
 
     def enter(self, context: Any) -> None:
         """Take the model of the coming episode."""
@@ -58,23 +87,51 @@ class ModelWorld:
         u_action, u_next, u_loss = (self.streams.uniforms(name, t) for name in ("actions", "transitions", "losses"))
         return play_in(self.cmdp, self.mdp, policy, (u_action, u_next, u_loss), context, self.backend)
 
-    def values(self, context: Any, policy: Array) -> tuple[float, float, float]:
-        """V(s_1) of the policy, of the optimum and of the uniform policy; the last two computed once per context."""
-        value = float(evaluate(self.mdp, policy, backend=self.backend).v[0])
-        key = context_key(context)
-        found = self._values.get(key)
-        if found is None:
-            best = float(solve(self.mdp, backend=self.backend).v[0])
-            uniform = float(evaluate(self.mdp, self.mdp.uniform_policy(), backend=self.backend).v[0])
-            found = (best, uniform)
-            self._values.put(key, found, 256)
-        return value, *found
+    def hold(self, t: int, context: Any, policy: Array, columns: Columns) -> None:
+        """Take the policy of episode t; what it is worth is computed later, for several episodes together."""
+        mdp = self.mdp
+        if self._held and not (len(self._held) < BLOCK and self._nbytes < BLOCK_BYTES and _alike(mdp, self._like)):
+            self.fill(columns)
+        self._like = mdp
+        # The agent may write its next policy into the same array.
+        self._held[t] = _Episode(context_key(context), mdp, policy.copy())
+        self._nbytes += mdp.transitions.nbytes
 
-    def errors(self, trajectory: Trajectory) -> tuple[float, float]:
-        """Squared error and log loss of the truth along a trajectory."""
-        means = self.mdp.losses[trajectory.states[:-1], trajectory.actions]
-        along = self.mdp.transitions.along(trajectory.states, trajectory.actions)
-        return float(np.square(means - trajectory.losses).sum()), log_loss(along)
+    def played(self, t: int, trajectory: Trajectory) -> None:
+        """Take what happened in episode t, for the errors of the truth along it."""
+        episode = self._held[t]
+        episode.losses = trajectory.losses
+        episode.means = episode.mdp.losses[trajectory.states[:-1], trajectory.actions]
+        episode.along = episode.mdp.transitions.along(trajectory.states, trajectory.actions)
+
+    def fill(self, columns: Columns) -> None:
+        """Write V(s_1) of the policies, of the optimum and of the uniform policy, and the errors of the truth, of the episodes held."""
+        held = self._held
+        if not held:
+            return
+        at, episodes = list(held), list(held.values())
+        self._know(episodes)
+        policies = np.array([one.policy for one in episodes])
+        columns["value"][at] = evaluate([one.mdp for one in episodes], policies, returns="start", backend=self.backend)
+        known = [self._values.get(one.key) for one in episodes]
+        columns["optimal_value"][at], columns["uniform_value"][at] = zip(*known, strict=True)  # type: ignore[arg-type]
+        with_errors = [t for t, one in held.items() if one.means is not None]
+        if with_errors:
+            means, losses, along = (np.array([getattr(held[t], name) for t in with_errors]) for name in ("means", "losses", "along"))
+            columns["true_squared_error"][with_errors] = np.square(means - losses).sum(axis=1)
+            columns["true_log_loss"][with_errors] = log_losses(along)
+        self._held, self._nbytes = {}, 0
+
+    def _know(self, episodes: list[_Episode]) -> None:
+        """Compute the values of the optimum and of the uniform policy, once per context."""
+        new = {one.key: one.mdp for one in reversed(episodes) if self._values.get(one.key) is None}
+        if not new:
+            return
+        mdps = list(new.values())
+        best = solve(mdps, returns="start", backend=self.backend)
+        uniform = evaluate(mdps, mdps[0].uniform_policy(), returns="start", backend=self.backend)
+        for key, *found in zip(new, best.tolist(), uniform.tolist(), strict=True):
+            self._values.put(key, (found[0], found[1]), 256)
 
 
 class SampledWorld:
@@ -117,13 +174,14 @@ class SampledWorld:
         states[-1] = layout.n_states
         return check_trajectory(layout, self.action_mask, Trajectory(context, states, actions, losses))
 
-    def values(self, context: Any, policy: Array) -> tuple[float, float, float]:
-        """Nothing is known."""
-        return UNKNOWN
+    def hold(self, t: int, context: Any, policy: Array, columns: Columns) -> None:
+        """Nothing is known of its value."""
 
-    def errors(self, trajectory: Trajectory) -> tuple[float, float]:
-        """Nothing is known."""
-        return UNKNOWN[:2]
+    def played(self, t: int, trajectory: Trajectory) -> None:
+        """Nothing is known of the truth."""
+
+    def fill(self, columns: Columns) -> None:
+        """Nothing is known: the columns stay NaN."""
 
 
 def world_of(cmdp: Any, streams: Streams, backend: Backend) -> ModelWorld | SampledWorld:
