@@ -162,8 +162,8 @@ class Lockstep:
             return False
         every = np.arange(len(self.runs))
         errors = (
-            loss_gains[every, self._fits(0)],
-            np.abs(gains[every, self._fits(1)]),
+            loss_gains[every, self._now[0][0]],
+            np.abs(gains[every, self._now[0][1]]),
             np.square(means - losses).sum(axis=1),
             log_losses(along),
         )
@@ -186,10 +186,6 @@ class Lockstep:
         for run in self.runs:
             run._ahead.pop(0)
         return True
-
-    def _fits(self, which: int) -> Array:
-        """The fits of all runs before the episode."""
-        return self._now[0][which]
 
     def _look_ahead(self) -> bool:
         """Draw the coming contexts where none are left, as `Simulation._coming` does, and take them in."""
@@ -296,7 +292,8 @@ class Lockstep:
             names = "actions", "transitions", "losses"
             drawn = [[[run.streams.uniforms(name, t) for t in episodes] for run in self.runs] for name in names]
             self._uniforms = block, np.ascontiguousarray(np.array(drawn).transpose(2, 0, 1, 3))
-        return self._uniforms[1][at]
+        drawn_at: Array = self._uniforms[1][at]
+        return drawn_at
 
     def _learn(self, loss_gains: Array, gains: Array, contexts: Sequence[Any]) -> None:
         """Let the agents learn from the episode, as their ``observe`` does."""
