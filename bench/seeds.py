@@ -45,9 +45,11 @@ WORLDS = {
 
 def together(world, episodes):
     env = WORLDS[world]()
-    return lambda: of.simulate_many(
-        env, lambda seed: of.OPO(env.layout, env.loss_class, env.dynamics_class), episodes, SEEDS, progress=False
-    )
+
+    def make(seed):
+        return of.OPO(env.layout, env.loss_class, env.dynamics_class)
+
+    return lambda: of.simulate_many(env, make, episodes, SEEDS, progress=False)
 
 
 def in_turn(world, episodes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 
@@ -26,7 +27,7 @@ class Fresh:
         rng = np.random.default_rng(seed)
         self.layout = layout = of.Layout(sizes, n_actions)
         losses = rng.random((n, 2, *layout.shape))
-        rows = [rng.dirichlet(np.ones(after), (n, 2, size, n_actions)) for size, after in zip(sizes[:-1], sizes[1:], strict=True)]
+        rows = [rng.dirichlet(np.ones(after), (n, 2, size, n_actions)) for size, after in itertools.pairwise(sizes)]
 
         def loss(c):
             return c * losses[:, 0] + (1 - c) * losses[:, 1]
@@ -186,7 +187,7 @@ def test_contexts_that_leave_the_tables_and_return(monkeypatch, counted):
     env = envs.make("random-finite", n_contexts=60, seed=4)
     monkeypatch.setattr(tables, "FIRST", 8)
     line = 8 * (env.layout.n_states * 3 * len(env.loss_models) + int(env.layout.dense_block[-1]) * len(env.dynamics_models) + 12)
-    window = env.layout and AGENTS["auto"](env).lookahead
+    window = AGENTS["auto"](env).lookahead
     monkeypatch.setattr(tables, "ROOM", line * (3 * (window + 1) + 2))
     check(env, lambda seed: AGENTS["auto"](env), episodes=100)
     assert sum(counted) == 99
@@ -224,7 +225,8 @@ def test_ctrl_c_ends_with_the_episodes_that_were_finished(agent, tmp_path):
 
     make = (lambda seed: AGENTS["auto"](inner)) if agent == "auto" else lambda seed: agents.make("greedy", inner, episodes=40)
     many = of.simulate_many(Pressed(), make, 40, 3, save=tmp_path)
-    assert many and many[-1].interrupted and 0 < many[-1].episodes < 40
+    assert many[-1].interrupted
+    assert 0 < many[-1].episodes < 40
     for one, other in zip(alone(inner, make, range(len(many)), 40), many, strict=True):
         for name in COLUMNS:
             assert getattr(one, name)[: other.episodes].tobytes() == getattr(other, name).tobytes()
@@ -249,7 +251,8 @@ def test_an_error_on_the_way_names_episode_and_seeds(agent):
     with pytest.raises(of.OpoError, match="context 3 has no model") as told:
         of.simulate_many(Broken(), make, 40, 2)
     notes = " ".join(told.value.__notes__)
-    assert "of 40" in notes and "seed 0" in notes
+    assert "of 40" in notes
+    assert "seed 0" in notes
 
 
 def test_a_context_that_is_out_of_the_ordinary_ends_the_lockstep_and_not_the_runs(counted):

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from .rules import ChainRule
 __all__ = ["ChainEngine", "ModelSource"]
 
 Array = npt.NDArray[Any]
+Advance = Callable[[Chain, History, int], None]
 
 PACKED_MOST = 4096
 """Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
@@ -118,12 +119,15 @@ class ChainEngine:
         """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
         return get_threads() * (LANES if self.packed else 1)
 
-    def prefetch(self, contexts: Sequence[Any], history: History, n: int) -> None:
-        """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already."""
-        with self._lock:
-            self._advance_ahead(contexts, history, n)
+    def prefetch(self, contexts: Sequence[Any], history: History, n: int, advance: Advance = Chain.advance) -> None:
+        """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already.
 
-    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int) -> None:
+        A quicker `advance` than that of all chains may be given; it does the same.
+        """
+        with self._lock:
+            self._advance_ahead(contexts, history, n, advance)
+
+    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int, advance: Advance) -> None:
         keys = {context_key(context): context for context in contexts}
         if not keys or next(iter(keys)) in self._chains:
             return
@@ -133,11 +137,11 @@ class ChainEngine:
         try:
             if n * self.packed_size * lanes < WORTH_THREADS:
                 for chain in chains:
-                    chain.advance(history, n)
+                    advance(chain, history, n)
             else:
                 for chain in chains:
                     chain.prepare(history, n)
-                run_all(Chain.advance, [(chain, history, n) for chain in chains])
+                run_all(advance, [(chain, history, n) for chain in chains])
         except BaseException as error:
             for chain in chains:
                 self._discard(chain)

@@ -291,8 +291,8 @@ class Transitions(Immutable):
     def places(self) -> tuple[int, ...]:
         """Where the arrays are in memory: a line of `kernels.models`."""
         arrays = (self.data, self.indptr, self.indices)
-        pairs = [number for array in arrays for number in (array.ctypes.data, array.size)]
-        return self.kind, *pairs, self.block.ctypes.data, self.parts
+        pairs = [number for array in arrays for number in (array.__array_interface__["data"][0], array.size)]
+        return self.kind, *pairs, self.block.__array_interface__["data"][0], self.parts
 
     def probability(self, h: int, local: int, action: int, next_local: int) -> float:
         """P(next | state, action) out of layer `h`, by positions inside the layers; 0 for a masked pair."""

@@ -20,8 +20,9 @@ from .._support.threads import run_together
 from ..agents.baselines import BonusFreeOPO
 from ..agents.euc3rl import EUC3RL
 from ..agents.opo import OPO, PATIENCE
+from ..algorithm.chain import Chain
 from ..algorithm.history import Fits
-from ..algorithm.lockstep import Going, going
+from ..algorithm.lockstep import Going, Story, going
 from ..kernels.models import backward_models, play_models
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.operations import bernoulli
@@ -83,6 +84,7 @@ class Lockstep:
             run._columns = {name: column[i] for name, column in self.columns.items()}
         self._ahead: list[tuple[Any, list[Hashable]]] = [([], []) for _ in runs]
         self._going: dict[int, Going] = {}
+        self._stories = [Story(agent, agent.history) if self.plausible else None for agent in self.agents]
         self._on = True
         self._uniforms: tuple[int, Array] = (-1, np.empty(0))
         self._policies = np.empty((n, tables.n_rows))
@@ -213,8 +215,9 @@ class Lockstep:
         if len(self._going) > 4 * len(self.runs):
             self._going.clear()
         for i in fresh:
-            if self.agents[i].lookahead > 1:
-                self.agents[i].prefetch(self.runs[i]._ahead)
+            agent, story = self.agents[i], self._stories[i]
+            if agent.lookahead > 1:
+                agent.engine.prefetch(self.runs[i]._ahead, agent.history, agent.steps, Chain.advance if story is None else story.advance)
         return True
 
     def _advance(self, contexts: Sequence[Any], keys: Sequence[Hashable]) -> None:
