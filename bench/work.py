@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from many import rows as rows_of_batches
 from plain import PlainChain, numpy_evaluate, numpy_occupancy
 from problems import constant_history, csr_array, csr_mdp, dense_mdp, engine_of, rng, self_tuning_engine_of
+from seeds import rows as rows_of_seeds
 
 import opo_fast as of
 
@@ -446,5 +447,6 @@ def work_items() -> list[Work]:
             rounds=3,
         ),
         *self_tuning_items(),
+        *rows_of_seeds(Work),
         *rows_of_batches(Work),
     ]

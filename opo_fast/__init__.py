@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
     from .model.updatable import UpdatableMDP
     from .runs.compare import compare
+    from .runs.many import simulate_many
     from .runs.policy_table import policy_table
     from .runs.tune import tune
 
@@ -67,6 +68,7 @@ __all__ = [
     "rollout",
     "set_threads",
     "simulate",
+    "simulate_many",
     "solve",
     "solve_layer",
     "study",
@@ -78,6 +80,7 @@ _LATER = {
     "UpdatableMDP": "model.updatable",
     "compare": "runs.compare",
     "policy_table": "runs.policy_table",
+    "simulate_many": "runs.many",
     "tune": "runs.tune",
 }
 """Names that are imported when they are asked for, and the modules that have them."""

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from .rules import ChainRule
 __all__ = ["ChainEngine", "ModelSource"]
 
 Array = npt.NDArray[Any]
+Advance = Callable[[Chain, History, int], None]
 
 PACKED_MOST = 4096
 """Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
@@ -118,12 +119,15 @@ class ChainEngine:
         """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
         return get_threads() * (LANES if self.packed else 1)
 
-    def prefetch(self, contexts: Sequence[Any], history: History, n: int) -> None:
-        """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already."""
-        with self._lock:
-            self._advance_ahead(contexts, history, n)
+    def prefetch(self, contexts: Sequence[Any], history: History, n: int, advance: Advance = Chain.advance) -> None:
+        """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already.
 
-    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int) -> None:
+        A quicker `advance` than that of all chains may be given; it does the same.
+        """
+        with self._lock:
+            self._advance_ahead(contexts, history, n, advance)
+
+    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int, advance: Advance) -> None:
         keys = {context_key(context): context for context in contexts}
         if not keys or next(iter(keys)) in self._chains:
             return
@@ -133,11 +137,11 @@ class ChainEngine:
         try:
             if n * self.packed_size * lanes < WORTH_THREADS:
                 for chain in chains:
-                    chain.advance(history, n)
+                    advance(chain, history, n)
             else:
                 for chain in chains:
                     chain.prepare(history, n)
-                run_all(Chain.advance, [(chain, history, n) for chain in chains])
+                run_all(advance, [(chain, history, n) for chain in chains])
         except BaseException as error:
             for chain in chains:
                 self._discard(chain)
@@ -213,6 +217,13 @@ class ChainEngine:
         for lane, (key, _) in enumerate(members):
             self._chains[key] = (chain, lane)
         return chain
+
+    def held(self, key: Hashable) -> tuple[Chain, int] | None:
+        """The chain of a context, now the most recently used, and its lane, as they stand; None where there is none."""
+        found = self._chains.get(key)
+        if found is not None:
+            self._chains.move_to_end(key)
+        return found
 
     def chain(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
         """The chain of `context` at `n` steps, and its lane."""

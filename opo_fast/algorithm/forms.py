@@ -193,20 +193,24 @@ class PackedChain(Chain):
         return np.array([_place(model) for model in models], np.int64).reshape(-1, 2)
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
+        kernel, arguments = self.call(fits, bonus, counts, length, keep)
+        kernel(*arguments)
+
+    def call(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> tuple[Any, tuple[Any, ...]]:
+        """The kernel that runs the next `length` steps, and its arguments: the fourth is `length`, the fifth the first step's line."""
         engine, rule = self.engine, self.engine.rule
         model, losses = self.model(fits.dynamics), self.losses(fits.loss)
         layout = (engine.packed_block, engine.layout.offsets, engine.rows)
         betas = (bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight)
         if self.hedge is None:
-            packed_kernels.packed_steps(
+            return packed_kernels.packed_steps, (
                 *layout, length, self.policies.line(self.steps), int(rule.greedy), int(rule.visits == "actions"), model, losses,
                 counts, self.policies.lines, self.sum_q, self.v, self.d, self.w, *betas, rule.eta,
             )  # fmt: skip
-            return
         hedge = self.hedge
         lower, found, _ = self.sets.prepare(fits)
         order = np.empty(max(engine.layout.layer_sizes) * self.lanes if found.radius.size else 0, np.int64)
-        packed_self_tuning_steps(
+        return packed_self_tuning_steps, (
             *layout, length, self.policies.line(self.steps), int(keep), int(bonus.needed), model, losses,
             NO_ROWS if counts is None else counts, *betas, lower, found.table, found.radius, order, self.policies.lines, self.sum_q,
             self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess, NO_ROWS, self.d, self.w,

@@ -11,8 +11,10 @@ from ._jit import inlined, kernel
 from ._simd import view
 from .evaluation import backward_sweep
 from .forward import STATES, visit_sweep
+from .rollout import rollout
+from .scores import path_probabilities
 
-__all__ = ["TABLE", "backward_models", "visit_models"]
+__all__ = ["TABLE", "backward_models", "play_models", "visit_models"]
 
 TABLE = 10
 
@@ -66,3 +68,17 @@ def visit_models(
             at if policies.shape[0] > 1 else 0, tolerance, d[me], w[me], visits[at], private[me],
         )  # fmt: skip
     return fault
+
+
+@kernel
+def play_models(
+    table, data, indptr, indices, block, losses, layers, rows, policies, u_action, u_next, states, chosen, means, along
+):  # fmt: skip
+    """One episode in each model: `rollout` of its line of `policies`; the mean losses and the probabilities along its path."""
+    for i in range(table.shape[0]):
+        m = _model(table, i, data, indptr, indices, block, layers, rows)
+        rollout(m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, policies[i], u_action[i], u_next[i], states[i], chosen[i])
+        path_probabilities(m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, chosen[i], states[i], along[i])
+        loss = view(table[i, 9], rows[layers[block.size]], losses)
+        for h in range(block.size):
+            means[i, h] = loss[chosen[i, h]]

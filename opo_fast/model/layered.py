@@ -177,7 +177,7 @@ class LayeredMDP(Immutable):
     @cached_property
     def loss_place(self) -> tuple[int]:
         """Where `row_losses` are in memory."""
-        return (self.row_losses.ctypes.data,)
+        return (self.row_losses.__array_interface__["data"][0],)
 
     def with_losses(self, losses: npt.ArrayLike) -> LayeredMDP:
         """The same model with other losses; the validated transitions are shared, not copied."""

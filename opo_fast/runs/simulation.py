@@ -31,7 +31,7 @@ from .labels import Labels
 from .result import SimulationResult
 from .worlds import world_of
 
-__all__ = ["Simulation", "simulate"]
+__all__ = ["Saver", "Simulation", "looks_at", "simulate"]
 
 Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.Simulation"
@@ -43,7 +43,7 @@ LOOKS = 16
 """Looks at all pairs, for the diagnostics of a run, while the number of episodes doubles."""
 
 
-def _looks(episode: int) -> bool:
+def looks_at(episode: int) -> bool:
     """Whether all pairs are looked at in an episode: this costs as much as a step of a chain.
 
     The number of the episode alone decides, so that a run that goes on has the same diagnostics as one that was longer from the start.
@@ -134,7 +134,7 @@ class Simulation:
         self._world.hold(t, context, policy, columns)
         saturation = float(self.agent.saturation(context)) if hasattr(self.agent, "saturation") else np.nan
         if hasattr(self.agent, "diagnostics"):
-            numbers = self.agent.diagnostics(context, full=_looks(self.first + t))
+            numbers = self.agent.diagnostics(context, full=looks_at(self.first + t))
             for name, number in zip(DIAGNOSTICS, numbers, strict=True):
                 columns[name][t] = number
         trajectory = self._world.play(self.first + t, context, policy)
@@ -330,7 +330,7 @@ def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
     return columns
 
 
-class _Saver:
+class Saver:
     """Saves a run from time to time, so that a process that is killed loses little."""
 
     def __init__(self, run: Simulation, path: str | os.PathLike[str] | None) -> None:
@@ -430,7 +430,7 @@ def simulate(
 
 def play_out(run: Simulation, *, progress: bool | None = None, save: str | os.PathLike[str] | None = None) -> SimulationResult:
     """Play the episodes that a run has left; see `simulate`."""
-    saver = _Saver(run, save)
+    saver = Saver(run, save)
     # Only the first episode takes long without a sign: kernels are compiled then.
     with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:

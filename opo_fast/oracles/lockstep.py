@@ -1,0 +1,105 @@
+"""Finite oracles of several agents, one class of functions for all, side by side: each operation is one for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .fingerprint import LOOKED_AT
+from .finite import FiniteDynamicsOracle, FiniteLossOracle
+
+__all__ = ["OraclesTogether", "alike"]
+
+Array = npt.NDArray[Any]
+
+
+def alike(oracles: Sequence[Any]) -> bool:
+    """Whether these are finite oracles of one class of functions, at one failure probability."""
+    first = oracles[0]
+    if type(first) not in (FiniteLossOracle, FiniteDynamicsOracle):
+        return False
+    known, delta = first.function_class, first.delta
+    return all(
+        type(oracle) is type(first)
+        and oracle.delta == delta
+        and (oracle.function_class is known or (oracle.function_class.models == known.models and oracle.function_class.together is None))
+        and oracle.layout == first.layout
+        for oracle in oracles
+    )
+
+
+class OraclesTogether:
+    """Finite oracles that are `alike`.
+
+    They go on being whole: their scores are the lines of one array, and their plausible sets their own.
+
+    Attributes
+    ----------
+    scores : ndarray, shape (B, n)
+    fit : ndarray of int64, shape (B,)
+        The best candidate of each.
+    version : ndarray of int64, shape (B,)
+        The version of each plausible set, where such are kept.
+    count : ndarray, shape (B,)
+        Number of candidates in each.
+    """
+
+    def __init__(self, oracles: Sequence[Any]) -> None:
+        self.oracles = list(oracles)
+        self.scores = np.stack([oracle.scores for oracle in oracles])
+        for oracle, line in zip(oracles, self.scores, strict=True):
+            oracle.scores = line
+            # What the candidates say at a context is the same for all.
+            oracle._answers = oracles[0]._answers
+        self.nested = oracles[0]._set is not None
+        self.radius = oracles[0]._radius() if self.nested else 0.0
+        self.sign = 1.0 if isinstance(oracles[0], FiniteLossOracle) else -1.0
+        self.members = np.ones(self.scores.shape, bool)
+        self.version, self.count = np.zeros(len(oracles), np.int64), np.full(len(oracles), np.nan)
+        self._unseen = list(oracles)
+        self.look()
+
+    def look(self) -> None:
+        """Take over what the oracles have done on their own."""
+        for i in range(len(self.oracles)):
+            self._take(i)
+        self._choose(self._costs())
+
+    def _take(self, i: int) -> None:
+        if self.nested:
+            nested = self.oracles[i]._set
+            self.members[i] = False
+            self.members[i, nested.members] = True
+            self.version[i], self.count[i] = nested.version, nested.members.size
+
+    def _costs(self) -> Array:
+        return self.scores if self.sign > 0 else -self.scores
+
+    def _choose(self, costs: Array) -> None:
+        self.fit = (np.where(self.members, costs, np.inf) if self.nested else costs).argmin(axis=1)
+
+    def impossible(self, gains: Array) -> bool:
+        """Whether a class could not explain this episode."""
+        return bool(np.isneginf(self.scores + gains).all(axis=1).any())
+
+    def add(self, gains: Array, contexts: Sequence[Any]) -> None:
+        """Add what one episode of each has gained, shape (B, n)."""
+        self.scores += gains
+        if self._unseen:
+            self._see(contexts)
+        costs = self._costs()
+        if self.nested:
+            passes = costs <= costs.min(axis=1, keepdims=True) + self.radius
+            for i in np.flatnonzero((self.members & ~passes).any(axis=1)).tolist():
+                self.oracles[i]._set.reduce(passes[i], int(costs[i].argmin()))
+                self._take(i)
+        self._choose(costs)
+
+    def _see(self, contexts: Sequence[Any]) -> None:
+        for oracle, context in zip(self.oracles, contexts, strict=True):
+            oracle._fingerprint.see(context)
+        if all(len(oracle._fingerprint._contexts) >= LOOKED_AT for oracle in self.oracles):
+            self._unseen = []
