@@ -148,10 +148,10 @@ class PackedChain(Chain):
 
     def _model(self, fit: Hashable) -> Array:
         whole = self.whole
-        return super()._model(fit) if whole is None or not whole.has(fit) else whole.dynamics[fit]  # type: ignore[call-overload]
+        return super()._model(fit) if whole is None or not whole.has(fit) else np.asarray(whole.dynamics[fit])  # type: ignore[call-overload]
 
     def _losses(self, fit: Hashable) -> Array:
-        return super()._losses(fit) if self.whole is None else self.whole.losses[fit]  # type: ignore[no-any-return, call-overload]
+        return super()._losses(fit) if self.whole is None else np.asarray(self.whole.losses[fit])  # type: ignore[call-overload]
 
     def lower(self, version: Hashable) -> Array:
         if self.whole is None:

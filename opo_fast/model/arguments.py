@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -70,7 +71,7 @@ def policy_rows(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike, room: Arr
 def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array) -> Array:
     """`out`, an array that a result may be written to and that shares no memory with the inputs; None: a new one."""
     if out is None:
-        return aligned(int(np.prod(shape)), worth=4096).reshape(shape)
+        return aligned(math.prod(shape), worth=4096).reshape(shape)
     if type(out) is not np.ndarray or out.dtype != FLOAT64 or out.shape != shape:
         what = f"has dtype {out.dtype} and shape {out.shape}" if isinstance(out, np.ndarray) else f"is a {type(out).__name__}"
         raise OpoError(f"{name} {what}: a float64 array of shape {shape} is needed")

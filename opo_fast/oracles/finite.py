@@ -423,7 +423,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
                 f"dynamics candidate {i} at context {trajectory.context!r}: layer {h}, state {s}, action {a}: "
                 f"the probability of next state {following} is {float(p[i, h])!r}; a number in [0, 1] is needed"
             )
-        return p
+        return np.asarray(p)
 
     def _impossible(self, trajectory: Trajectory, p: Array) -> OpoError:
         alive = np.isfinite(self.scores)
