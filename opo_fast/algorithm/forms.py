@@ -148,14 +148,10 @@ class PackedChain(Chain):
 
     def _model(self, fit: Hashable) -> Array:
         whole = self.whole
-        model: Array = super()._model(fit) if whole is None or not whole.has(fit) else whole.dynamics[fit]  # type: ignore[call-overload]
-        return model
+        return super()._model(fit) if whole is None or not whole.has(fit) else np.asarray(whole.dynamics[fit])  # type: ignore[call-overload]
 
     def _losses(self, fit: Hashable) -> Array:
-        if self.whole is None:
-            return super()._losses(fit)
-        losses: Array = self.whole.losses[fit]  # type: ignore[call-overload]
-        return losses
+        return super()._losses(fit) if self.whole is None else np.asarray(self.whole.losses[fit])  # type: ignore[call-overload]
 
     def lower(self, version: Hashable) -> Array:
         if self.whole is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout
 from ..model.sparse import as_csr
 from ..model.transitions import Transitions
+from .answers import DynamicsAnswer, Lines
 from .fingerprint import Fingerprint
 from .log import TrajectoryLog
 from .plausible import NestedSet, kept_delta, missing_delta
@@ -268,31 +269,6 @@ class FiniteLossOracle(_FiniteOracle):
         return np.asarray(np.add.reduce(np.square(errors), axis=1))
 
 
-class _Dynamics(NamedTuple):
-    """What the candidates say at a context, and whether each is a list of float64 arrays."""
-
-    models: Sequence[Any]
-    all_plain: bool
-    stacks: list[Array] | None = None
-    """The arrays of all candidates, layer by layer, where one function gives them."""
-    lines: Array | None = None
-    """The entries of all candidates, a line for each, where they are few."""
-
-
-class _Lines(Sequence[Any]):
-    """Candidates that are lines of one array, each as a list of arrays (S_h, A, S_{h+1})."""
-
-    def __init__(self, lines: Array, layout: Layout) -> None:
-        self._lines, self._layout = lines, layout
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def __getitem__(self, i: Any) -> Any:
-        line, block = self._lines[i], self._layout.dense_block
-        return [line[block[h] : block[h + 1]].reshape(shape) for h, shape in enumerate(self._layout.dense_shapes)]
-
-
 class FiniteDynamicsOracle(_FiniteOracle):
     """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible.
 
@@ -327,7 +303,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
         """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
         return abs(float(self._gains_once(trajectory)[fit]))  # type: ignore[call-overload]
 
-    def _ask(self, context: Any) -> tuple[_Dynamics, int]:
+    def _ask(self, context: Any) -> tuple[DynamicsAnswer, int]:
         if self.function_class.together is not None:
             return self._ask_together(context)
         answers, all_plain, size, plain = [], True, 0, 8 * int(self.layout.dense_block[-1])
@@ -343,12 +319,12 @@ class FiniteDynamicsOracle(_FiniteOracle):
         if all_plain and size <= LINES_BYTES:
             lines = np.concatenate([array for answer in answers for array in answer], axis=None).reshape(len(answers), -1)
             return self._in_lines(lines)
-        return _Dynamics(answers, all_plain), size
+        return DynamicsAnswer(answers, all_plain), size
 
-    def _in_lines(self, lines: Array) -> tuple[_Dynamics, int]:
-        return _Dynamics(_Lines(frozen(lines), self.layout), True, None, lines), lines.nbytes
+    def _in_lines(self, lines: Array) -> tuple[DynamicsAnswer, int]:
+        return DynamicsAnswer(Lines(frozen(lines), self.layout), True, None, lines), lines.nbytes
 
-    def _ask_together(self, context: Any) -> tuple[_Dynamics, int]:
+    def _ask_together(self, context: Any) -> tuple[DynamicsAnswer, int]:
         n, where = len(self.function_class), Place("dynamics candidates at context {!r}", context)
         stacks = layer_list(self.function_class.together(context), self.layout, where)
         for h, shape in enumerate(self.layout.dense_shapes):
@@ -359,7 +335,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
         if stacks and 8 * n * int(self.layout.dense_block[-1]) <= LINES_BYTES:
             return self._in_lines(np.concatenate([stack.reshape(n, -1) for stack in stacks], axis=1))
         answers = [list(arrays) for arrays in zip(*stacks, strict=True)] if stacks else [[] for _ in range(n)]
-        return _Dynamics(answers, True, stacks), sum(stack.nbytes for stack in stacks)
+        return DynamicsAnswer(answers, True, stacks), sum(stack.nbytes for stack in stacks)
 
     def _checked_answer(self, answer: Any, where: Any) -> Any:
         """Arrays of the right shapes; their entries are looked at when they are needed."""
@@ -423,7 +399,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
                 f"dynamics candidate {i} at context {trajectory.context!r}: layer {h}, state {s}, action {a}: "
                 f"the probability of next state {following} is {float(p[i, h])!r}; a number in [0, 1] is needed"
             )
-        return p
+        return np.asarray(p)
 
     def _impossible(self, trajectory: Trajectory, p: Array) -> OpoError:
         alive = np.isfinite(self.scores)

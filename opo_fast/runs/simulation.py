@@ -147,7 +147,7 @@ class Simulation:
         columns["context_index"][t] = number
         if hasattr(self.agent, "held_out"):
             columns["held_out_squared_error"][t], columns["held_out_log_loss"][t] = self.agent.held_out
-            self._world.played(t, trajectory)
+            self._world.played(t, trajectory, columns)
         fits = getattr(self.agent, "fits", (-1, -1))
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .._support.checks import as_integer, as_items, as_number, having
 from .._support.lru import LRU
-from .._support.numbers import log_losses
+from .._support.numbers import log_loss, log_losses
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
@@ -97,13 +97,19 @@ class ModelWorld:
         # The agent may write its next policy into the same array.
         self._held[t] = _Episode(context_key(context), mdp, policy.copy())
         self._nbytes += mdp.transitions.nbytes
+        if type(mdp) is not LayeredMDP:
+            self.fill(columns)
 
-    def played(self, t: int, trajectory: Trajectory) -> None:
+    def played(self, t: int, trajectory: Trajectory, columns: Columns) -> None:
         """Take what happened in episode t, for the errors of the truth along it."""
-        episode = self._held[t]
-        episode.losses = trajectory.losses
-        episode.means = episode.mdp.losses[trajectory.states[:-1], trajectory.actions]
-        episode.along = episode.mdp.transitions.along(trajectory.states, trajectory.actions)
+        means = self.mdp.losses[trajectory.states[:-1], trajectory.actions]
+        along = self.mdp.transitions.along(trajectory.states, trajectory.actions)
+        episode = self._held.get(t)
+        if episode is not None:
+            episode.losses, episode.means, episode.along = trajectory.losses, means, along
+            return
+        columns["true_squared_error"][t] = np.square(means - trajectory.losses).sum()
+        columns["true_log_loss"][t] = log_loss(along)
 
     def fill(self, columns: Columns) -> None:
         """Write V(s_1) of the policies, of the optimum and of the uniform policy, and the errors of the truth, of the episodes held."""
@@ -178,7 +184,7 @@ class SampledWorld:
     def hold(self, t: int, context: Any, policy: Array, columns: Columns) -> None:
         """Nothing is known of its value."""
 
-    def played(self, t: int, trajectory: Trajectory) -> None:
+    def played(self, t: int, trajectory: Trajectory, columns: Columns) -> None:
         """Nothing is known of the truth."""
 
     def fill(self, columns: Columns) -> None:

@@ -1,0 +1,180 @@
+"""Whole runs, chains model by model, and runs beyond the memory budget, as ratios to what a good user would write.
+
+python bench/episodes.py [run] [chain] [memory]
+"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from plain import PlainChain, numpy_occupancy
+from problems import dense_arrays, rng
+
+import opo_fast as of
+from opo_fast.algorithm.rules import opo_rule
+
+ROUNDS = 3
+
+
+class Mixed:
+    """A fresh context in [0, 1] each episode; candidates move from one random model to another as the context does."""
+
+    name = "mixed models"
+
+    def __init__(self, sizes: list[int], n_actions: int, candidates: int) -> None:
+        generator = rng()
+        self.layout = of.Layout(sizes, n_actions)
+        x, y = generator.random((2, candidates, *self.layout.shape))
+        self._losses, self._arrays = (x, y - x), []
+        for n, n_next in itertools.pairwise(sizes):
+            x, y = (generator.dirichlet(np.ones(n_next), (candidates, n, n_actions)) for _ in range(2))
+            self._arrays.append((x, y - x))
+        self.loss_class = of.FiniteLossClass.from_function(self.losses, candidates)
+        self.dynamics_class = of.FiniteDynamicsClass.from_function(self.arrays, candidates)
+
+    def losses(self, context: float) -> np.ndarray:
+        return self._losses[0] + context * self._losses[1]
+
+    def arrays(self, context: float) -> list[np.ndarray]:
+        return [x + context * slope for x, slope in self._arrays]
+
+    def sample_context(self, generator: np.random.Generator) -> float:
+        return float(generator.random())
+
+    def mdp(self, context: float) -> of.LayeredMDP:
+        losses = self._losses[0][-1] + context * self._losses[1][-1]
+        return of.LayeredMDP(self.layout, losses, [x[-1] + context * slope[-1] for x, slope in self._arrays])
+
+
+def ratio(name: str, ours: Callable[[], object], other: Callable[[], object], target: float) -> None:
+    """In turn, and the least of each."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for side, run in enumerate((ours, other)):
+            began = time.perf_counter()
+            run()
+            times[side].append(time.perf_counter() - began)
+    each = ", ".join(f"{b / a:.2f}" for a, b in zip(*times, strict=True))
+    print(
+        f"{name}: {min(times[1]) / min(times[0]):.2f} times faster (at least {target:g}); {min(times[0]):.3f} s, pairs {each}", flush=True
+    )
+
+
+def whole_run(episodes: int = 3000) -> None:
+    env = Mixed([1, 3, 3, 3], 3, 6)
+    options = {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50}
+    for label, chosen in (("factors by hand", options), ("self-tuning", {})):
+
+        def ours(chosen: dict = chosen) -> None:
+            of.simulate(env, of.OPO(env.layout, env.loss_class, env.dynamics_class, **chosen), episodes, progress=False)
+
+        def chains_alone() -> None:
+            agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, **options)
+            generator = rng()
+            for t in range(episodes):
+                context = float(generator.random())
+                arrays, losses = [array[-1] for array in env.arrays(context)], env.losses(context)[-1]
+                PlainChain(env.layout, arrays, losses, _Halves(agent.rule)).advance(t)
+
+        ours(), chains_alone()
+        ratio(f"whole run, T={episodes}, 6 + 6 candidates, {label}, against its chains alone in plain Numba", ours, chains_alone, 3)
+
+
+class _Halves:
+    def __init__(self, rule) -> None:
+        self.eta, self.half_loss, self.half_dynamics = rule.eta, rule.beta_loss / 2, rule.beta_dynamics / 2
+
+
+def numpy_chain(layout: of.Layout, models: list, rule) -> np.ndarray:
+    """Algorithm 1 model by model as one writes it in NumPy: one matrix product a layer, visits summed as they come."""
+    policy, sum_q, visits = np.full(layout.shape, 1 / layout.n_actions), np.zeros(layout.shape), np.zeros(layout.shape)
+    for losses, arrays in models:
+        bonus = np.minimum(1, rule.beta_loss / 2 / (1 + visits)) + rule.weight * np.minimum(1, rule.beta_dynamics[0] / 2 / (1 + visits))
+        q, v = losses - bonus, np.zeros(layout.n_states)
+        for h in range(layout.horizon - 1, -1, -1):
+            layer = layout.layer(h)
+            if h < layout.horizon - 1:
+                q[layer] += arrays[h] @ v[layout.layer(h + 1)]
+            np.maximum(q[layer], 0.0, out=q[layer])
+            v[layer] = (policy[layer] * q[layer]).sum(axis=1)
+        visits += numpy_occupancy(layout, arrays, policy)
+        sum_q += q
+        weights = np.exp(-rule.eta * (sum_q - sum_q.min(axis=1, keepdims=True)))
+        policy = weights / weights.sum(axis=1, keepdims=True)
+    return policy
+
+
+def incremental_chain(steps: int = 400, horizon: int = 10, n_actions: int = 4) -> None:
+    for size in (10, 100):
+        sizes = [1] + [size] * (horizon - 1)
+        generator, layout = rng(), of.Layout(sizes, n_actions)
+        arrays = dense_arrays(sizes, n_actions, generator)
+        losses = list(generator.random((steps, *layout.shape)))
+        mdp = of.LayeredMDP(layout, losses[0], arrays)
+        models = [mdp.with_losses(one) for one in losses]
+        settings = {"eta": 0.05, "beta_loss": 20.0, "beta_dynamics": 5.0}
+        rule = opo_rule(layout, **settings)
+        found = []
+
+        def ours(layout=layout, models=models, settings=settings, found=found) -> None:
+            chain = of.PolicyChain(layout, **settings)
+            for model in models:
+                chain.append(model)
+                policy = chain.policy()
+            found.append(policy)
+
+        def theirs(layout=layout, losses=losses, arrays=arrays, rule=rule, found=found) -> None:
+            found.append(numpy_chain(layout, [(one, arrays) for one in losses], rule))
+
+        ours(), theirs()
+        assert np.allclose(found[0], found[1], atol=1e-6)
+        ratio(f"PolicyChain, S={size}, H={horizon}, A={n_actions}, T={steps}, against a NumPy loop", ours, theirs, 6)
+
+
+def one_run(episodes: int, memory: int, tuning: str) -> None:
+    """A run of its own process: seconds, and the peak of memory."""
+    env = Mixed([1, 3, 3, 3], 3, 10)
+    options = {} if tuning == "auto" else {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50}
+
+    def play(episodes: int) -> None:
+        agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, memory=memory, **options)
+        of.simulate(env, agent, episodes, progress=False)
+
+    play(300)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
+    play(episodes)
+    print(time.process_time() - began, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+
+
+def beyond_memory(episodes: int = 20_000) -> None:
+    for tuning in ("auto", "by hand"):
+        found: dict[int, list[float]] = {}
+        for memory in (1 << 29, 1 << 34):
+            call = [sys.executable, __file__, "one", str(episodes), str(memory), tuning]
+            found[memory] = list(map(float, subprocess.run(call, check=True, capture_output=True, text=True).stdout.split()))
+        (bounded, peak), (free, most) = found[1 << 29], found[1 << 34]
+        print(
+            f"T={episodes}, {tuning}: {bounded:.1f} s with the default memory, {bounded / free:.2f} times that without a bound "
+            f"(at most 1.2); peak {peak / 2**29:.2f} of the budget (at most 1.2; {most / 2**29:.2f} without a bound)",
+            flush=True,
+        )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["one"]:
+        one_run(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+        return
+    rows = {"run": whole_run, "chain": incremental_chain, "memory": beyond_memory}
+    for name in sys.argv[1:] or rows:
+        rows[name]()
+
+
+if __name__ == "__main__":
+    main()
