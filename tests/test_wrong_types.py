@@ -158,6 +158,18 @@ CALLS = {
         lambda **given: of.simulate(**{"agent": agent(), **given}),
         {"cmdp": ENV, "agent": agent(), "episodes": 2, "seed": 0, "backend": "numba"},
     ),
+    "simulate_many": (
+        of.simulate_many,
+        {
+            "cmdp": ENV,
+            "make_agent": lambda seed: agent(),
+            "episodes": 2,
+            "seeds": 1,
+            "backend": "numba",
+            "save": "runs",
+            "resume": "none",
+        },
+    ),
     "SimulationResult.load": (of.SimulationResult.load, {"path": "none.npz"}),
     "SimulationResult.save": (lambda path: result().save(path), {"path": "no/such/folder/result.npz"}),
     "SimulationResult.summary": (lambda last: result().summary(last), {"last": 0.5}),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from .._support.checks import MANY, as_integer, as_items
+from .._support.checks import MANY, as_integer, as_items, as_path, having, shown
 from .._support.files import as_folder
 from .._support.interrupts import interrupts
 from .._support.progress import bar
@@ -91,7 +92,7 @@ def simulate_many(
     if not callable(make_agent):
         raise OpoError(f"make_agent is a {type(make_agent).__name__}: a callable make_agent(seed) is needed")
     saved = None if save is None else as_folder(save, "save")
-    folders = saved, None if resume is None else as_folder(resume, "resume")
+    folders = saved, None if resume is None else pathlib.Path(as_path(resume, "resume"))
     results: list[SimulationResult] = []
     for i in range(0, len(numbers), LANES):
         runs = _begun(cmdp, make_agent, episodes, numbers[i : i + LANES], backend, folders[1])
@@ -105,7 +106,9 @@ def _begun(cmdp: Any, make_agent: Any, episodes: int, seeds: Sequence[int], back
     """The runs of these seeds, where they were left or at their beginning."""
     runs = []
     for seed in seeds:
-        run = Simulation(cmdp, make_agent(seed), episodes, seed, backend=backend)
+        agent = make_agent(seed)
+        having(agent, f"what make_agent({shown(seed)}) gives", ("policy", "observe"), "an Agent")
+        run = Simulation(cmdp, agent, episodes, seed, backend=backend)
         if folder is not None and os.path.exists(path := folder / f"seed-{seed}.npz"):
             run.restore(read_run(path))
         runs.append(run)
