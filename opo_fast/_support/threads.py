@@ -173,8 +173,10 @@ class _Gains:
         return True
 
     def patience(self, work: int) -> int:
-        """Nanoseconds that a call of so much work may wait for others."""
-        return int(min(max(10_000, self.usual * work / 4), 100_000)) if self.usual else 50_000
+        """Nanoseconds that a call of so much work may wait for others: a hundredth of a long one, more of a short one."""
+        # Nothing is known of the first call; a unit of work takes about a nanosecond.
+        usual = self.usual * work
+        return int(max(10_000, min(usual / 4, 100_000), usual / 100)) if usual else max(50_000, work // 100)
 
     def ask(self, work: int) -> bool:
         """Whether the next call is worth sharing. What gains is checked now and then, what does not is tried ever more rarely."""
