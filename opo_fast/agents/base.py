@@ -154,7 +154,7 @@ class BaseAgent:
         if self._seen and context_key(context) not in self._seen:
             warnings.warn(unseen(context, list(self._seen.values())), stacklevel=3)
 
-    def _note(self, contexts: Iterable[Any]) -> None:
+    def note(self, contexts: Iterable[Any]) -> None:
         """Remember contexts that were observed."""
         for context in contexts:
             if self._seen is None:
@@ -196,7 +196,7 @@ class BaseAgent:
         """Learn from one episode; a bad trajectory changes nothing."""
         trajectory = check_trajectory(self.layout, self.action_mask, trajectory)
         self._learn(trajectory)
-        self._note([trajectory.context])
+        self.note([trajectory.context])
         if self.episode == self.planned:
             warnings.warn(
                 f"{getattr(self, 'name', type(self).__name__)} plays more than the {self.planned} episodes that its theory's "

@@ -105,7 +105,7 @@ class OracleAgent(BaseAgent):
                 if state is not None:
                     oracle.restore(state)
             raise
-        self._note(log.contexts)
+        self.note(log.contexts)
         self._refit()
         self.first_fits = self.fits
 

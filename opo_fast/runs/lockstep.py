@@ -305,6 +305,7 @@ class Lockstep:
         before, self._before, self._now = self._now[0], self._now, self._state()
         changed = (before != self._now[0]).any(axis=0)
         for i, agent in enumerate(self.agents):
+            agent.note([contexts[i]])
             agent.episode += 1
             if changed[i]:
                 loss, fit, *versions = self._now[0][:, i].tolist()
