@@ -245,3 +245,45 @@ def test_continuous_contexts_are_summarised_by_quarters():
     numbered = of.simulate(world(), learner(world()), 30)
     with pytest.raises(of.OpoError, match="the contexts are not numbers"):
         numbered.summary_by_quarter()
+
+
+def test_an_episode_that_fails_is_played_again_at_its_context():
+    class Failing(agents.Uniform):
+        fails = True
+
+        def policy(self, context):
+            if self.episode == 3 and Failing.fails:
+                Failing.fails = False
+                raise RuntimeError("once")
+            return super().policy(context)
+
+    env = world()
+    run = of.Simulation(env, Failing(env.layout), 10, 3)
+    for _ in range(3):
+        run.step()
+    with pytest.raises(RuntimeError, match="once"):
+        run.step()
+    while run.episode < 10:
+        run.step()
+    same(of.simulate(env, agents.Uniform(env.layout), 10, 3), run.result())
+
+
+def test_what_cannot_be_saved_is_refused_before_the_first_episode(tmp_path):
+    class Bare:
+        def __init__(self, layout):
+            self.layout, self.asked = layout, 0
+
+        def policy(self, context):
+            self.asked += 1
+            return np.full(self.layout.shape, 1 / self.layout.n_actions)
+
+        def observe(self, trajectory):
+            pass
+
+    env = world()
+    agent = Bare(env.layout)
+    with pytest.raises(of.OpoError, match=r"Bare without state"):
+        of.simulate(env, agent, 5, save=tmp_path / "run.npz")
+    with pytest.raises(of.OpoError, match=r"missing.* is no folder"):
+        of.simulate(env, agents.Uniform(env.layout), 5, save=tmp_path / "missing" / "run.npz")
+    assert agent.asked == 0

@@ -80,11 +80,31 @@ def alone(env, make, seeds, episodes=EPISODES):
     return [of.simulate(env, make(seed), episodes, seed) for seed in seeds]
 
 
+def hashed(state):
+    """A state with its arrays as bytes."""
+    if isinstance(state, dict):
+        return {key: hashed(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [hashed(value) for value in state]
+    return state.tobytes() if isinstance(state, np.ndarray) else repr(state)
+
+
 def check(env, make, seeds=3, episodes=EPISODES, **options):
-    many = of.simulate_many(env, make, episodes, seeds, **options)
+    """Results, and the agents that are left behind, are those of one run after the other."""
+    agents = []
+
+    def kept(seed):
+        agents.append(make(seed))
+        return agents[-1]
+
+    many = of.simulate_many(env, kept, episodes, seeds, **options)
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    for one, other in zip(alone(env, make, numbers, episodes), many, strict=True):
+    for one, other in zip(alone(env, kept, numbers, episodes), many, strict=True):
         same(one, other)
+    for one, other in zip(agents[len(many) :], agents[: len(many)], strict=True):
+        np.testing.assert_array_equal(getattr(one, "held_out", 0), getattr(other, "held_out", 0))
+        if hasattr(one, "state"):
+            assert hashed(one.state()) == hashed(other.state())
     return many
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +48,7 @@ class AgentInfo:
 
     name: str
     summary: str
-    factory: Callable[..., Any]
+    factory: type[Any]
     takes: tuple[str, ...]
     practical: dict[str, Any] = field(default_factory=dict)
     bandit: bool = False
@@ -57,11 +56,14 @@ class AgentInfo:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Keyword arguments of the agent's class."""
-        parameters = inspect.signature(self.factory).parameters.values()
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            parameters = inspect.signature(OPO).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in self.fixed)
+        """Keyword arguments of the agent's class, and of those that it hands ``**options`` on to."""
+        found: list[str] = []
+        for function in [vars(kind)["__init__"] for kind in inspect.getmro(self.factory) if "__init__" in vars(kind)]:
+            parameters = inspect.signature(function).parameters.values()
+            found += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in (*found, *self.fixed)]
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+        return tuple(found)
 
 
 _MODEL = ("layout", "loss_class", "dynamics_class")

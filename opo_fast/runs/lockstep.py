@@ -171,6 +171,8 @@ class Lockstep:
         )
         numbers = [run._number(context) for run, context in zip(self.runs, contexts, strict=True)]
         self._learn(loss_gains, gains, contexts)
+        for agent, *held_out in zip(self.agents, *(error.tolist() for error in errors[:2]), strict=True):
+            agent.held_out = tuple(held_out)
         found = {
             "value": values,
             "optimal_value": tables.best[lines],

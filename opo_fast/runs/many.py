@@ -20,7 +20,8 @@ from ..model.contextual import ContextualMDP
 from ..model.operations import Backend
 from .lockstep import lockstep
 from .result import SimulationResult
-from .simulation import Saver, Simulation, play_out, read_run
+from .saver import Saver
+from .simulation import Simulation, play_out, read_run
 
 __all__ = ["seed_numbers", "simulate_many"]
 
@@ -124,9 +125,11 @@ def _side_by_side(runs: list[Simulation], progress: bool | None, folder: Any) ->
     with bar(f"{runs[0].agent_name}, {len(runs)} seeds", total, progress) as shown, interrupts() as interrupted:
         try:
             with _telling(runs):
-                for run in runs:
+                for run, saver in zip(runs, savers, strict=True):
                     while run.episode < meeting and not interrupted():
                         run.step()
+                        shown(run.episode, run.regret_so_far)
+                        saver.save()
                 together = None if interrupted() else lockstep(runs)
                 while together is not None and runs[0].episode < total and not interrupted():
                     together.step()
@@ -134,7 +137,9 @@ def _side_by_side(runs: list[Simulation], progress: bool | None, folder: Any) ->
                     for saver in savers:
                         saver.save()
         except KeyboardInterrupt:
-            return [run.result(interrupted=True) for run in runs]
+            for saver in savers:
+                saver.told()
+            return [run.result(interrupted=run.episode < total) for run in runs]
         if together is not None or interrupted():
             for saver in savers:
                 saver.save(now=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_bool, as_integer, as_path, as_real, frozen
+from .._support.checks import as_bool, as_integer, as_real, frozen
 from .._support.fields import Fields, agrees
 from .._support.files import reading
-from .._support.interrupts import interrupts, shielded
+from .._support.interrupts import interrupts
 from .._support.memory import check_room
 from .._support.progress import bar
 from .._support.state import holds, read_state, write_state
@@ -29,14 +28,13 @@ from .contexts import LISTED, Seen
 from .decomposition import check_terms, regret_decomposition
 from .labels import Labels
 from .result import SimulationResult
+from .saver import Saver
 from .worlds import world_of
 
 __all__ = ["Saver", "Simulation", "looks_at", "simulate"]
 
 Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.Simulation"
-SAVE_SECONDS = 30.0
-"""Between two savings of a run; longer where a saving takes longer than a twentieth of that."""
 
 
 LOOKS = 16
@@ -122,7 +120,7 @@ class Simulation:
             self._ahead = [self.context(self.episode + i) for i in range(count)]
             if window > 1:
                 self.agent.prefetch(self._ahead)
-        return self._ahead.pop(0)
+        return self._ahead[0]
 
     def step(self) -> None:
         """Play one episode."""
@@ -151,6 +149,8 @@ class Simulation:
         fits = getattr(self.agent, "fits", (-1, -1))
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
+        # Not before: an episode that fails is played again at the same context.
+        self._ahead.pop(0)
         self.episode += 1
         self.seconds += time.perf_counter() - began
 
@@ -328,36 +328,6 @@ def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
             fields.check(name, array.shape == (episode,), f"has shape {array.shape}: ({episode},) is needed")
             columns[name] = array
     return columns
-
-
-class Saver:
-    """Saves a run from time to time, so that a process that is killed loses little."""
-
-    def __init__(self, run: Simulation, path: str | os.PathLike[str] | None) -> None:
-        self.run, self.path = run, path
-        self.saved = run.episode
-        self._next = time.monotonic() + SAVE_SECONDS
-
-    def save(self, *, now: bool = False) -> None:
-        """Save if it is time, or in any case."""
-        began = time.monotonic()
-        if self.path is None or not self.run.episode or not (now or began >= self._next):
-            return
-        with shielded():
-            self.run.save(self.path)
-            self.saved = self.run.episode
-        ended = time.monotonic()
-        self._next = ended + max(SAVE_SECONDS, 20 * (ended - began))
-
-    def told(self) -> None:
-        """Say what is lost where a second Ctrl-C stopped the run."""
-        done = self.run.episode
-        if self.path is not None and self.saved < done:
-            warnings.warn(
-                f"a second Ctrl-C stopped the run in the middle of episode {done + 1:,}: {as_path(self.path)!r} has the first "
-                f"{self.saved:,} episodes, and those after them are not saved",
-                stacklevel=4,
-            )
 
 
 def simulate(
