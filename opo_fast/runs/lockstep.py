@@ -22,11 +22,11 @@ from ..agents.euc3rl import EUC3RL
 from ..agents.opo import OPO, PATIENCE
 from ..algorithm.chain import Chain
 from ..algorithm.history import Fits
-from ..algorithm.lockstep import Going, Story, going
+from ..algorithm.prepared import PreparedSteps, SharedHistory, prepared_steps
 from ..kernels.models import backward_models, play_models
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.operations import bernoulli
-from ..oracles.lockstep import OraclesTogether, alike
+from ..oracles.together import OraclesTogether, alike
 from .result import COLUMNS, DIAGNOSTICS, ERRORS
 from .simulation import Simulation, looks_at
 from .tables import ContextTables
@@ -83,8 +83,8 @@ class Lockstep:
         for i, run in enumerate(runs):
             run._columns = {name: column[i] for name, column in self.columns.items()}
         self._ahead: list[tuple[Any, list[Hashable]]] = [([], []) for _ in runs]
-        self._going: dict[int, Going] = {}
-        self._stories = [Story(agent, agent.history) if self.plausible else None for agent in self.agents]
+        self._prepared: dict[int, PreparedSteps] = {}
+        self._shared = [SharedHistory(agent, agent.history) if self.plausible else None for agent in self.agents]
         self._on = True
         self._uniforms: tuple[int, Array] = (-1, np.empty(0))
         self._policies = np.empty((n, tables.n_rows))
@@ -214,30 +214,30 @@ class Lockstep:
         if not self.tables.find(contexts, [key for i in missing for key in self._ahead[i][1]], needed):
             return False
         # Chains of contexts that do not return are let go.
-        if len(self._going) > 4 * len(self.runs):
-            self._going.clear()
+        if len(self._prepared) > 4 * len(self.runs):
+            self._prepared.clear()
         for i in fresh:
-            agent, story = self.agents[i], self._stories[i]
+            agent, shared = self.agents[i], self._shared[i]
             if agent.lookahead > 1:
-                agent.engine.prefetch(self.runs[i]._ahead, agent.history, agent.steps, Chain.advance if story is None else story.advance)
+                agent.engine.prefetch(self.runs[i]._ahead, agent.history, agent.steps, Chain.advance if shared is None else shared.advance)
         return True
 
     def _advance(self, contexts: Sequence[Any], keys: Sequence[Hashable]) -> None:
         """Bring the chains of these contexts to the coming step, and take from them what the episode needs."""
         for i, (agent, key) in enumerate(zip(self.agents, keys, strict=True)):
             n, held = agent.steps, agent.engine.held(key)
-            ready = None if held is None else self._going.get(id(held[0]))
+            ready = None if held is None else self._prepared.get(id(held[0]))
             if held is not None and ready is not None and ready.advance(n):
                 chain, lane = held
                 self._saturation[i] = ready.saturation(lane)
             else:
                 chain, lane = agent.engine.chain(contexts[i], agent.history, n)
                 self._saturation[i] = chain.saturation(lane)
-                again = going(chain, agent.history)
+                again = prepared_steps(chain, agent.history)
                 if again is not None:
-                    self._going[id(chain)] = again
+                    self._prepared[id(chain)] = again
                 else:
-                    self._going.pop(id(chain), None)
+                    self._prepared.pop(id(chain), None)
             self._policies[i] = chain.policy(lane)
             self._vacuous[i] = 1.0 if chain.last is None else np.nan
             if chain.hedge is not None:

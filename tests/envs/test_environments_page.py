@@ -34,6 +34,8 @@ def backward(mdp):
 
 
 def test_every_environment_has_a_row_values_and_a_picture():
+    missing = set(envs.names()) - {row[0] for row in VALUES}
+    assert not missing, f"docs/environments.md lacks {sorted(missing)}: run `python bench/environment_pictures.py NAME` for each"
     assert [row[0] for row in VALUES] == envs.names()
     for name in envs.names():
         assert len(re.findall(rf"^\| `{name}` \|", PAGE, flags=re.MULTILINE)) == 2

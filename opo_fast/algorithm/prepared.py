@@ -1,8 +1,8 @@
 """Steps of packed chains with next to nothing around the calls of the kernel.
 
-`Chain.advance` decides at every call what the coming steps need. From one episode to the next this is mostly the same: a `Going`
-keeps the arguments of the kernel for as long as they hold, and says so where they no longer do. And it is the same for all packs
-that begin at new contexts under one history: a `Story` keeps what its steps need.
+`Chain.advance` decides at every call what the coming steps need. From one episode to the next this is mostly the same: `PreparedSteps`
+keep the arguments of the kernel for as long as they hold, and say so where they no longer do. And it is the same for all packs
+that begin at new contexts under one history: a `SharedHistory` keeps what their steps need.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .forms import NO_ROWS, PackedChain
 from .history import History
 from .whole import WholeClasses
 
-__all__ = ["Going", "Story", "going"]
+__all__ = ["PreparedSteps", "SharedHistory", "prepared_steps"]
 
 Array = npt.NDArray[Any]
 
 
-class Going:
+class PreparedSteps:
     """The coming steps of a chain under one pair of fits and one bonus.
 
     Parameters
@@ -98,8 +98,8 @@ class Going:
         return count / engine.n_rows  # type: ignore[no-any-return]
 
 
-def going(chain: Chain, history: History) -> Going | None:
-    """What keeps a chain going from where it stands, or None where it is not known yet what that takes."""
+def prepared_steps(chain: Chain, history: History) -> PreparedSteps | None:
+    """The coming steps of a chain, or None: it is not packed, ran no step under its fits yet, or changes the kind of its steps."""
     run = len(history.starts) - 1
     while run > 0 and history.starts[run] > chain.steps:
         run -= 1
@@ -109,10 +109,10 @@ def going(chain: Chain, history: History) -> Going | None:
     needed = rule.bonus(chain.steps).needed
     if needed and (chain.last is None or rule.visits == "actions"):
         return None
-    return Going(chain, history, run) if needed or chain.last is None else None
+    return PreparedSteps(chain, history, run) if needed or chain.last is None else None
 
 
-class _Chapter(NamedTuple):
+class _FitRun(NamedTuple):
     """Steps under the same fits."""
 
     start: int
@@ -125,7 +125,7 @@ class _Chapter(NamedTuple):
     """The plausible dynamics."""
 
 
-class Story:
+class SharedHistory:
     """A history of fits with plausible sets, as long as bonuses make no difference: what its steps need, for all chains.
 
     Parameters
@@ -137,23 +137,23 @@ class Story:
 
     def __init__(self, source: Any, history: History) -> None:
         self.source, self.history = source, history
-        self.chapters: list[_Chapter] = []
+        self.fit_runs: list[_FitRun] = []
 
     def advance(self, chain: Chain, history: History, n: int) -> None:
         """`Chain.advance`."""
         bonus = chain.engine.rule.bonus(n - 1) if n > 0 else None
         whole = chain.whole if isinstance(chain, PackedChain) else None
         fresh = chain.steps == 0 and bonus is not None and not (bonus.needed or chain.surprised or chain.kept)
-        if whole is None or not fresh or history is not self.history or not self._tell(chain, whole, n):
+        if whole is None or not fresh or history is not self.history or not self._run_all(chain, whole, n):
             chain.advance(history, n)
 
-    def _tell(self, chain: Any, whole: WholeClasses, n: int) -> bool:
+    def _run_all(self, chain: Any, whole: WholeClasses, n: int) -> bool:
         """Run the first `n` steps, or leave the chain as it is and return False."""
-        chapters, starts, rule = self._chapters(), self.history.starts, chain.engine.rule
+        fit_runs, starts, rule = self._fit_runs(), self.history.starts, chain.engine.rule
         # Bonuses are needed from some number of steps on, and asked for as powers of two pass.
         if any(rule.bonus(1 << power).needed for power in range(n.bit_length())) or rule.bonus(0).needed:
             return False
-        if not all(whole.has(fit) for chapter in chapters if chapter.start < n for fit in (chapter.fit, *chapter.listed)):
+        if not all(whole.has(fit) for fit_run in fit_runs if fit_run.start < n for fit in (fit_run.fit, *fit_run.listed)):
             return False
         engine, hedge = chain.engine, chain.hedge
         layout = engine.packed_block, engine.layout.offsets, engine.rows
@@ -161,25 +161,25 @@ class Story:
         betas = bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight
         work = chain.sum_q, chain.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess, NO_ROWS, chain.d, chain.w
         order, lower, version = np.empty(0, np.int64), NO_ROWS, object()
-        for r, chapter in enumerate(chapters):
-            if chapter.start >= n:
+        for r, fit_run in enumerate(fit_runs):
+            if fit_run.start >= n:
                 break
             end = min(n, starts[r + 1]) if r + 1 < len(starts) else n
-            if chapter.version != version:
-                lower, version = whole.least(chapter.members), chapter.version
+            if fit_run.version != version:
+                lower, version = whole.least(fit_run.members), fit_run.version
             packed_self_tuning_steps(
-                *layout, end - chapter.start, 0, 0, 0, whole.dynamics[chapter.fit], whole.losses[chapter.loss], NO_ROWS, *betas,
-                lower, whole.table(chapter.listed), chain.sets.no_rows, order, chain.policies.lines, *work,
+                *layout, end - fit_run.start, 0, 0, 0, whole.dynamics[fit_run.fit], whole.losses[fit_run.loss], NO_ROWS, *betas,
+                lower, whole.table(fit_run.listed), chain.sets.no_rows, order, chain.policies.lines, *work,
             )  # fmt: skip
         chain.steps = chain.policies.first = n
         chain.planned += n * len(chain.contexts)
         return True
 
-    def _chapters(self) -> list[_Chapter]:
+    def _fit_runs(self) -> list[_FitRun]:
         """One for each run of equal fits."""
         runs, starts = self.history.runs, self.history.starts
-        for r in range(len(self.chapters), len(runs)):
+        for r in range(len(self.fit_runs), len(runs)):
             fits, source = runs[r], self.source
             members, listed = source.loss_candidates(fits.loss_version), source.candidates(fits.dynamics_version)
-            self.chapters.append(_Chapter(starts[r], fits.loss, fits.dynamics, fits.loss_version, members, listed))
-        return self.chapters
+            self.fit_runs.append(_FitRun(starts[r], fits.loss, fits.dynamics, fits.loss_version, members, listed))
+        return self.fit_runs
