@@ -148,7 +148,7 @@ def test_every_agent_that_fits_is_compared_by_default(env, tmp_path):
     pytest.importorskip("matplotlib")
     axes = found.plot(tmp_path / "regret.png")
     assert (tmp_path / "regret.png").stat().st_size > 10_000
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert {label.partition(" (")[0] for label in labels} >= set(agents.names(env.layout))
     assert "e-uc3rl (bonus scale 3e-05)" in labels
     looks = [(line.get_color(), line._unscaled_dash_pattern) for line in axes.get_lines()]
