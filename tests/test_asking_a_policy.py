@@ -177,3 +177,19 @@ def test_a_picture_has_the_likeliest_states():
     names = [text.get_text() for text in axes.get_yticklabels()]
     likeliest = np.sort(np.argsort(-table.reached[1:])[:99])
     assert names == ["0: 0", *(f"1: {s}" for s in likeliest)]
+
+
+def test_a_table_takes_the_agents_names_where_the_environment_has_none():
+    layout = of.Layout([1, 2], n_actions=2)
+    env = of.FiniteContexts([of.LayeredMDP(layout, np.zeros((3, 2)), [np.full((1, 2, 2), 0.5)])])
+    agent = of.agents.Uniform(layout)
+    agent.names = of.Names(["new", "well", "ill"], ["wait", "treat"])
+    rows = list(of.policy_table(agent, 0, env))
+    assert {row.state_name for row in rows} == {"new", "well", "ill"}
+    assert {row.action_name for row in rows} == {"wait", "treat"}
+    env.action_names = ["rest", "drug"]  # What the environment has comes first.
+    rows = list(of.policy_table(agent, 0, env))
+    assert {row.state_name for row in rows} == {"new", "well", "ill"}
+    assert {row.action_name for row in rows} == {"rest", "drug"}
+    given = list(of.policy_table(agent, 0, env, names=of.Names(actions=["a", "b"])))
+    assert {row.action_name for row in given} == {"a", "b"}

@@ -221,6 +221,19 @@ def test_describe_small(call):
     assert f"{env.layout.n_states} states" in output
 
 
+def test_describe_says_what_it_needs(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bare_clinic.py").write_text(
+        "import opo_fast as of\n\n\nclass Clinic:\n    layout = of.Layout([1], n_actions=2)\n\n    def sample_context(self, rng):\n"
+        "        return 0\n\n    def mdp(self, context):\n        return of.LayeredMDP(self.layout, [[0.2, 0.5]], [])\n"
+    )
+    done = call("describe", "bare_clinic:Clinic", code=2)
+    text = " ".join(done.stderr.split())
+    assert "bare_clinic:Clinic gives a Clinic without contexts, label, reward_value, loss_class, dynamics_class: describe needs an" in text
+    assert "run, compare and study take one with layout, sample_context, mdp and what the agent needs" in text
+    assert "regret" in call("compare", "bare_clinic:Clinic", "--agents", "uniform,optimum", "-T", "5", "--seeds", "1").stdout
+
+
 def test_theory(call):
     output = call("theory", "--horizon", "5", "--states", "20", "--actions", "4", "-T", "1000").stdout
     assert re.search(r"beta_loss +68396\.6", output)

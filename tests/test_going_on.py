@@ -228,6 +228,17 @@ def test_an_episode_in_names_is_the_one_in_numbers():
     assert one.episode == 1
 
 
+def test_continuous_contexts_are_summarised_in_few_lines():
+    env = envs.make("random-linear", n_contexts=None)
+    result = of.simulate(env, agents.make("uniform", env, episodes=50), 50)
+    once, total = result.summary()
+    assert once.label == "50 contexts that came once"
+    assert once[1:] == total[1:]
+    assert total.regret == result.regret.sum()
+    few = of.simulate(env, agents.make("uniform", env, episodes=20), 20)
+    assert len(few.summary()) == 21
+
+
 def test_continuous_contexts_are_summarised_by_quarters():
     env = envs.make("random-linear", n_contexts=None)
     result = of.simulate(env, agents.make("uniform", env, episodes=101), 101)

@@ -60,6 +60,9 @@ SOURCE = "what an agent's state() gave"
 SEEN = 1000
 """Distinct contexts that an agent remembers, to say when it is asked for another one."""
 
+LATER = ("loss_oracle", "dynamics_oracle")
+"""Settings that states of older versions do not have."""
+
 
 class Recommendation(NamedTuple):
     """What `BaseAgent.recommend` says: the likeliest action, its name, its probability, and the probabilities (A,) of all."""
@@ -249,7 +252,9 @@ class BaseAgent:
         fields = Fields(state, SOURCE)
         theirs = fields.inner("settings").state
         for key, value in self.settings().items():
-            place, found, wanted = _difference(key, theirs.get(key), value)
+            if key in LATER and key not in theirs:
+                continue
+            place, found, wanted = difference(key, theirs.get(key), value)
             if place:
                 raise OpoError(f"state belongs to an agent whose {place} is {shown(found)}: {shown(wanted)} is needed, as this agent has")
         episode, planning_calls = fields.integer("episode"), fields.integer("planning_calls")
@@ -291,13 +296,13 @@ def _discrete(context: Any) -> bool:
     return isinstance(context, (str, int)) or (isinstance(context, tuple) and all(map(_discrete, context)))
 
 
-def _difference(place: str, found: Any, wanted: Any) -> tuple[str, Any, Any]:
+def difference(place: str, found: Any, wanted: Any) -> tuple[str, Any, Any]:
     """Where a stored setting differs from this agent's, and both values; no place where they agree."""
     if agrees(found, wanted):
         return "", None, None
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         for key in wanted:
-            inner = _difference(f"{place}.{key}", found.get(key), wanted[key])
+            inner = difference(f"{place}.{key}", found.get(key), wanted[key])
             if inner[0]:
                 return inner
     return place, found, wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -19,8 +20,9 @@ from ..model.layout import Layout, as_losses, as_mask
 from ..model.operations import Backend, check_backend, solve
 from ..model.reference import Solution
 from ..model.transitions import Transitions
+from ..oracles.foreign import check_free, foreign_settings, take
 from ..oracles.log import TrajectoryLog
-from ..oracles.schedule import add_all
+from ..oracles.schedule import ScheduledOracle, add_all
 from .base import BaseAgent, State, oracle_state, restore_oracle
 
 __all__ = ["OracleAgent", "dynamics_oracle", "loss_oracle", "make_oracle"]
@@ -65,11 +67,22 @@ class OracleAgent(BaseAgent):
         self.backend = backend
         self.loss_oracle = loss_oracle(loss_class, layout, self.action_mask)
         self.dynamics_oracle = dynamics_oracle(dynamics_class, layout, self.action_mask)
+        told = {name: foreign_settings(oracle) for name, oracle in self._oracles()}
+        self._foreign = {name: settings for name, settings in told.items() if settings is not None}
+        self._mark = object()
         self.fits: tuple[Hashable, Hashable] = (None, None)
         self._refit()
         self.first_fits: tuple[Hashable, Hashable] = self.fits
         self.held_out = (float("nan"), float("nan"))
         self._plans: LRU[Solution] = LRU(PLANS)
+
+    def _oracles(self) -> list[tuple[str, Any]]:
+        return [("loss_oracle", self.loss_oracle), ("dynamics_oracle", self.dynamics_oracle)]
+
+    def own_oracles(self) -> None:
+        """Make the oracles this agent's; one that another agent has learned with is refused."""
+        for name, oracle in self._oracles():
+            take(oracle, name, self._mark)
 
     def warm_start(self, trajectories: Any, *, progress: bool | None = None) -> None:
         """Let the oracles learn from logged trajectories before the first episode, from all of them or from none.
@@ -90,6 +103,7 @@ class OracleAgent(BaseAgent):
         if self.episode:
             raise OpoError(f"warm_start comes before the first episode: this agent has observed {self.episode}")
         log = TrajectoryLog.of(self.layout, trajectories, self.action_mask)
+        self.own_oracles()
         oracles = (self.loss_oracle, self.dynamics_oracle)
         before = [oracle.state() if hasattr(oracle, "state") else None for oracle in oracles]
         for oracle, state in zip(oracles, before, strict=True):
@@ -119,6 +133,7 @@ class OracleAgent(BaseAgent):
         self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
 
     def _learn(self, trajectory: Trajectory) -> None:
+        self.own_oracles()
         for oracle in (self.loss_oracle, self.dynamics_oracle):
             if hasattr(oracle, "check"):
                 oracle.check(trajectory)
@@ -132,7 +147,9 @@ class OracleAgent(BaseAgent):
         if hasattr(self.loss_oracle, "error"):
             squared = self.loss_oracle.error(loss_fit, trajectory)
         else:
-            f = np.asarray(self.loss_oracle.losses(loss_fit, trajectory.context))[trajectory.states[:-1], trajectory.actions]
+            where = Place("losses of fit {!r} at context {!r}", loss_fit, trajectory.context)
+            told = as_losses(self.layout, self.loss_oracle.losses(loss_fit, trajectory.context), where)
+            f = told[trajectory.states[:-1], trajectory.actions]
             squared = float(np.square(f - trajectory.losses).sum())
         if hasattr(self.dynamics_oracle, "error"):
             return squared, self.dynamics_oracle.error(fit, trajectory)
@@ -197,6 +214,15 @@ class OracleAgent(BaseAgent):
             own_mask=True,
         )
 
+    def settings(self) -> dict[str, Any]:
+        """See `BaseAgent.settings`; those of oracles that are not the package's are among them."""
+        return {**super().settings(), **self._foreign}
+
+    def restore(self, state: State) -> None:
+        """See `BaseAgent.restore`."""
+        self.own_oracles()
+        super().restore(state)
+
     def _state(self) -> State:
         return {**oracle_state(self.loss_oracle, "loss oracle"), **oracle_state(self.dynamics_oracle, "dynamics oracle")}
 
@@ -223,12 +249,16 @@ def dynamics_oracle(source: Any, layout: Layout, action_mask: npt.ArrayLike | No
 
 def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:
     """A fresh oracle of a function class, or the given oracle; anything else is refused."""
+    if isinstance(source, type) and not isinstance(inspect.getattr_static(source, "oracle", None), (classmethod, staticmethod)):
+        raise OpoError(f"{name} is the class {source.__name__} itself: an object of it, {source.__name__}(...), is needed")
     # The attribute `oracle` of a scheduled oracle is the one that it schedules.
-    oracle = source.oracle(layout, action_mask) if callable(getattr(source, "oracle", None)) else source
+    makes = callable(getattr(source, "oracle", None)) and not isinstance(source, ScheduledOracle)
+    oracle = source.oracle(layout, action_mask) if makes else source
     missing = [method for method in methods if not callable(getattr(oracle, method, None))]
     if missing:
         raise OpoError(
             f"{name} is a {type(source).__name__}: a function class with oracle(...), or an oracle with {', '.join(methods)}, "
             f"is needed (missing: {', '.join(missing)})"
         )
+    check_free(oracle, name)
     return oracle

@@ -6,11 +6,13 @@ import math
 
 from .. import envs
 from .._support.text import count, figure
+from ..errors import OpoError
 from .options import SHOWN, Env, Horizon, Settings, cell, command, console, environment, of_the_user, safe, show_table
 from .run import number, values_table
 
 __all__ = ["app"]
 
+NEEDED = ("contexts", "mdp", "label", "reward_value", "loss_class", "dynamics_class")
 app = command()
 
 
@@ -19,6 +21,13 @@ def describe(env: Env = "icu-sepsis", horizon: Horizon = None, settings: Setting
     """Say what an environment is made of: layers, contexts and their values, model classes."""
     out = console()
     cmdp = environment(env, horizon, settings)
+    missing = [name for name in NEEDED if not hasattr(cmdp, name)]
+    if missing:
+        raise OpoError(
+            f"{env} gives a {type(cmdp).__name__} without {', '.join(missing)}: describe needs an opo_fast.envs.Environment, which "
+            "lists or draws its contexts and has model classes; run, compare and study take one with layout, sample_context, mdp and "
+            "what the agent needs"
+        )
     facts = envs.describe(cmdp, SHOWN)
     out.print(f"[bold]{safe(env)}[/bold]: {safe(cmdp.source if of_the_user(env) else envs.about(env))}", soft_wrap=True)
     pairs = f"{facts['allowed_pairs']:,} allowed pairs of state and action"

@@ -86,7 +86,7 @@ class _Checker:
         self.layout, self.action_mask, self.tolerance = layout, action_mask, tolerance
         self.data = [check_trajectory(layout, action_mask, t) for t in log]
         self.make: Callable[[], Any]
-        if hasattr(source, "oracle"):
+        if hasattr(source, "oracle") and not isinstance(source, ScheduledOracle):
             self.make = lambda: source.oracle(layout, action_mask)
         elif callable(source):
             self.make = source
@@ -97,6 +97,8 @@ class _Checker:
         distinct = {context_key(c): np.array(c) if isinstance(c, np.ndarray) else c for c in asked}
         self.contexts = list(distinct.values())[: max(8, len(contexts))]
         self.faults: list[str] = []
+        self.kinds: dict[str, str] = {}
+        self.repeated: dict[str, int] = {}  # faults that stand for more of their kind, by how many
         self.passed: list[str] = []
 
     def fresh(self) -> Any:
@@ -130,8 +132,17 @@ class _Checker:
         if len(self.faults) == before:
             self.passed.append(what)
 
-    def fault(self, text: str) -> None:
-        self.faults.append(text)
+    def fault(self, text: str, kind: str = "") -> None:
+        """Note a fault; of those of one `kind` the first is told, with their number."""
+        first = self.kinds.setdefault(kind, text) if kind else text
+        if first is text:
+            self.faults.append(text)
+        else:
+            self.repeated[first] = self.repeated.get(first, 0) + 1
+
+    def told(self, fault: str) -> str:
+        more = self.repeated.get(fault, 0)
+        return f"- {fault}" + (f", and {more} more like it" if more else "")
 
     def run(self) -> list[str]:
         self.fresh()
@@ -147,9 +158,15 @@ class _Checker:
             self.check_batches()
         with self.checking("refusals change nothing"):
             self.check_refusals()
-        with self.checking("error and gain"):
-            self.check_error_and_gain()
         oracle = self.fresh()
+        offered = [name for name in ("error", "gain") if hasattr(oracle, name)]
+        if offered:
+            with self.checking(" and ".join(offered)):
+                self.check_error_and_gain()
+        if "error" not in offered:
+            self.passed.append("error: not offered (no error(fit, trajectory)), so agents compute it from the whole function")
+        if "gain" not in offered:
+            self.passed.append('gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle')
         if hasattr(oracle, "keep_plausible"):
             with self.checking("plausible sets"):
                 SetChecker(self).run()
@@ -161,7 +178,7 @@ class _Checker:
         else:
             self.passed.append("save and load: not offered (no state() and restore(state)), so agents with this oracle cannot be saved")
         if self.faults:
-            raise OpoError("the oracle does not keep its promises:\n" + "\n".join(f"- {fault}" for fault in self.faults))
+            raise OpoError("the oracle does not keep its promises:\n" + "\n".join(map(self.told, self.faults)))
         return self.passed
 
     def one_at_a_time(self, data: Sequence[Trajectory]) -> Any:

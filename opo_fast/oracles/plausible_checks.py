@@ -58,8 +58,8 @@ class SetChecker:
                 add_all(one, self.data[middle:])
             self.check_same("a loaded oracle goes on differently", first, second)
 
-    def fault(self, text: str) -> None:
-        self.checker.fault(f"plausible sets: {text}")
+    def fault(self, text: str, kind: str = "") -> None:
+        self.checker.fault(f"plausible sets: {text}", kind)
 
     def keeping(self) -> Any:
         oracle = self.checker.fresh()
@@ -87,32 +87,32 @@ class SetChecker:
                 known.append((pair[1], self.answers(oracle, pair[1])))
         for i, (version, before) in enumerate(known):
             if different(before, self.answers(oracle, version)):
-                self.fault(f"the set of version {version!r} is another after more data (earlier versions must stay valid)")
+                self.fault(f"the set of version {version!r} is another after more data (earlier versions must stay valid)", "later")
             if any(version == other and different(before, answers) for other, answers in known[:i]):
-                self.fault(f"version {version!r} was given twice, for different sets")
+                self.fault(f"version {version!r} was given twice, for different sets", "twice")
 
     def check_set(self, oracle: Any, fit: Hashable, version: Hashable) -> None:
         hash(version)
         count = float(oracle.plausible_count(version))
         if not (math.isnan(count) or count >= 1):
-            self.fault(f"plausible_count({version!r}) is {count!r}; at least 1, or nan, is needed")
+            self.fault(f"plausible_count({version!r}) is {count!r}; at least 1, or nan, is needed", "count")
         if hasattr(oracle, "candidates"):
             found = oracle.candidates(version)
             if not isinstance(found, tuple) or fit not in found:
-                self.fault(f"candidates({version!r}) are {found!r}: a tuple with the fit, {fit!r}, is needed")
+                self.fault(f"candidates({version!r}) are {found!r}: a tuple with the fit, {fit!r}, is needed", "candidates")
             elif count != len(found):
-                self.fault(f"plausible_count({version!r}) is {count!r}, and there are {len(found)} candidates")
+                self.fault(f"plausible_count({version!r}) is {count!r}, and there are {len(found)} candidates", "number of candidates")
         for context in self.checker.contexts:
             function = self.checker.answer(oracle, fit, context)
             if hasattr(oracle, "losses"):
                 where = f"lower({version!r}, {context!r})"
                 above = as_losses(self.layout, oracle.lower(version, context), where) - function.reshape(self.layout.shape)
                 if (above[self.allowed] > 1e-12).any():
-                    self.fault(f"{where} is above the losses of the fit (by up to {float(above[self.allowed].max()):.3g})")
+                    self.fault(f"{where} is above the losses of the fit (by up to {float(above[self.allowed].max()):.3g})", "lower")
             elif hasattr(oracle, "radius"):
                 radius = np.asarray(oracle.radius(version, context))
                 if radius.shape != self.layout.shape or not ((radius >= 0) & (radius <= 1))[self.allowed].all():
-                    self.fault(f"radius({version!r}, {context!r}): numbers in [0, 1] of shape {self.layout.shape} are needed")
+                    self.fault(f"radius({version!r}, {context!r}): numbers in [0, 1] of shape {self.layout.shape} are needed", "radius")
 
     def answers(self, oracle: Any, version: Hashable) -> list[Array]:
         """All that a version says, at each context."""

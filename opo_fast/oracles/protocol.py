@@ -37,6 +37,9 @@ class LossOracle(Protocol):
         A dict of arrays and of values that JSON can hold, and its inverse in a fresh oracle, which then goes on with the
         same bits. Fits are then also values that JSON can hold (whole numbers, strings, tuples of them), and stay valid.
         Without them its agent cannot be saved, and a log that fails in the middle may be half-added.
+    ``settings()``
+        A mapping from names to numbers, texts, booleans or arrays: a saved state fits oracles of the same settings. Without it they are the
+        oracle's attributes of these kinds when its agent is made.
 
     Self-tuning agents also ask for what the data leave possible, where an oracle can tell. It then has all of
 

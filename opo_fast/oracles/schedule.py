@@ -195,6 +195,8 @@ def scheduled(source: Any, refit: Any) -> Any:
     schedule = Refit.parse(refit)
     if not hasattr(source, "oracle"):
         having(source, "source", ("fit",), "a function class with oracle(...), or an oracle,")
+    if isinstance(source, type):
+        raise OpoError(f"source is the class {source.__name__} itself: an object of it, {source.__name__}(...), is needed")
     if schedule.kind == "every":
         return source
     return (

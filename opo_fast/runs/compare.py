@@ -18,9 +18,11 @@ from .. import agents as registry
 from .._support.checks import MANY, as_integer, as_items, having, instance
 from .._support.files import as_folder
 from .._support.progress import bar
+from ..agents.base import difference
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory
 from ..model.streams import Streams
+from .makers import Maker
 from .plots import regret_curves
 from .result import SimulationResult
 from .simulation import simulate
@@ -29,8 +31,6 @@ from .statistics import Estimate, estimate, growth_exponent
 __all__ = ["AgentSummary", "Comparison", "compare"]
 
 Array = npt.NDArray[Any]
-Maker = Callable[[int], Any]
-"""From a seed to a new agent."""
 
 
 class AgentSummary(NamedTuple):
@@ -149,7 +149,7 @@ class _Timed:
 
 def compare(
     cmdp: ContextualMDP,
-    agents: Sequence[str] | Mapping[str, str | Maker] | None = None,
+    agents: Sequence[str] | Mapping[str, str | Callable[[int], Any]] | None = None,
     episodes: int = 1000,
     seeds: int | Sequence[int] = 20,
     *,
@@ -195,11 +195,13 @@ def compare(
         try:
             for seed in numbers:
                 for label, maker in makers.items():
-                    identity = _identity(cmdp, environment, model, label, maker, episodes, seed, given[label])
+                    # The settings of an agent that a function makes are its own to tell.
+                    agent = maker(seed) if place is not None and isinstance(maker, Maker) else None
+                    identity = _identity(cmdp, environment, model, label, maker, episodes, seed, given[label], agent)
                     path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
                     run = _saved(path, identity)
                     if run is None:
-                        run = _played(cmdp, label, maker, episodes, seed, given[label], warm)
+                        run = _played(cmdp, label, maker, episodes, seed, given[label], warm, agent)
                         run.settings["comparison"] = identity
                         if path is not None:
                             run.save(path)
@@ -224,6 +226,7 @@ def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker
     )
     if not makers:
         raise OpoError("agents: at least one agent is needed, got none")
+    makers = {label: maker if isinstance(maker, str) else Maker(maker, f"agents[{label!r}]") for label, maker in makers.items()}
     options = {} if options is None else options
     instance(options, "options", Mapping, needed="a mapping from labels to keyword arguments")
     for label in options:
@@ -234,20 +237,20 @@ def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker
 
 
 def _played(
-    cmdp: ContextualMDP, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any], warm: set[str]
+    cmdp: ContextualMDP, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any], warm: set[str], agent: Any
 ) -> SimulationResult:
     """One run, with the agent's own time; KeyboardInterrupt where it was interrupted."""
     if label not in warm:
         # Kernels are compiled before a clock runs.
         simulate(cmdp, _made(maker, cmdp, episodes, seed, options), min(episodes, 3), seed, progress=False)
         warm.add(label)
-    agent = _Timed(_made(maker, cmdp, episodes, seed, options))
-    run = simulate(cmdp, agent, episodes, seed, progress=False)
+    timed = _Timed(_made(maker, cmdp, episodes, seed, options) if agent is None else agent)
+    run = simulate(cmdp, timed, episodes, seed, progress=False)
     if run.interrupted:
         raise KeyboardInterrupt
-    calls = getattr(agent, "planning_calls", float("nan"))
+    calls = getattr(timed, "planning_calls", float("nan"))
     used = {**(registry.practical(maker) if isinstance(maker, str) else {}), **options}
-    run.settings.update(agent=label, agent_seconds=agent.agent_seconds, planning_calls=calls, options=used)
+    run.settings.update(agent=label, agent_seconds=timed.agent_seconds, planning_calls=calls, options=used)
     return run
 
 
@@ -272,7 +275,15 @@ def _fingerprint(cmdp: ContextualMDP) -> str:
 
 
 def _identity(
-    cmdp: Any, environment: str, model: str, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any]
+    cmdp: Any,
+    environment: str,
+    model: str,
+    label: str,
+    maker: str | Maker,
+    episodes: int,
+    seed: int,
+    options: Mapping[str, Any],
+    agent: Any,
 ) -> str:
     from .. import __version__
 
@@ -288,6 +299,8 @@ def _identity(
         "options": {**setting, **options},
         "opo_fast": __version__,
     }
+    if callable(getattr(agent, "settings", None)):
+        parts["settings"] = agent.settings()
     return json.dumps(parts, sort_keys=True, default=repr)
 
 
@@ -300,7 +313,11 @@ def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
         what = "is no run of a comparison"
         if theirs is not None:
             old, new = _parts(theirs), _parts(identity)
-            differing = (f"{name} {old.get(name)} instead of {new[name]}" for name in new if old.get(name) != new[name])
+            # Older versions did not keep the settings.
+            found = [difference(name, old.get(name), new.get(name)) for name in {**new, **old} if name != "settings" or name in old]
+            differing = [f"{place} {was} instead of {now}" for place, was, now in found if place]
+            if not differing:
+                return run
             what = f"was played with {', '.join(differing)}"
         raise OpoError(f"folder: {str(path)!r} {what}: name another folder (--out), or remove the file")
     return run

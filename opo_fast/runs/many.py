@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from .._support.checks import MANY, as_integer, as_items, as_path, having, shown
+from .._support.checks import MANY, as_integer, as_items, as_path
 from .._support.files import as_folder
 from .._support.interrupts import interrupts
 from .._support.progress import bar
+from ..agents.oracle_agent import OracleAgent
 from ..errors import OpoError
 from ..kernels._simd import LANES
 from ..model.contextual import ContextualMDP
 from ..model.operations import Backend
 from .lockstep import lockstep
+from .makers import Maker
 from .result import SimulationResult
 from .saver import Saver
 from .simulation import Simulation, play_out, read_run
@@ -54,8 +56,8 @@ def simulate_many(
     cmdp : ContextualMDP
         The same for all runs: what it gives depends on its arguments alone.
     make_agent : callable
-        ``make_agent(seed)`` makes a new agent. Runs go side by side only where these differ in nothing, which includes that they are
-        given the same objects `FiniteLossClass` and `FiniteDynamicsClass`, or the same candidates.
+        ``make_agent(seed)`` makes a new agent, with oracles of its own. Runs go side by side only where these differ in nothing, which
+        includes that they are given the same objects `FiniteLossClass` and `FiniteDynamicsClass`, or the same candidates.
     episodes : int
         T of each run, at least 1.
     seeds : int or sequence of int
@@ -90,25 +92,26 @@ def simulate_many(
     numbers = seed_numbers(seeds)
     if len(set(numbers)) != len(numbers):
         raise OpoError("seeds holds a seed twice: each gives one run")
-    if not callable(make_agent):
-        raise OpoError(f"make_agent is a {type(make_agent).__name__}: a callable make_agent(seed) is needed")
+    maker = Maker(make_agent, "make_agent")
     saved = None if save is None else as_folder(save, "save")
     folders = saved, None if resume is None else pathlib.Path(as_path(resume, "resume"))
     results: list[SimulationResult] = []
     for i in range(0, len(numbers), LANES):
-        runs = _begun(cmdp, make_agent, episodes, numbers[i : i + LANES], backend, folders[1])
+        runs = _begun(cmdp, maker, episodes, numbers[i : i + LANES], backend, folders[1])
         results += _side_by_side(runs, progress, saved)
         if results and results[-1].interrupted:
             break
     return results
 
 
-def _begun(cmdp: Any, make_agent: Any, episodes: int, seeds: Sequence[int], backend: Backend, folder: Any) -> list[Simulation]:
+def _begun(cmdp: Any, make: Maker, episodes: int, seeds: Sequence[int], backend: Backend, folder: Any) -> list[Simulation]:
     """The runs of these seeds, where they were left or at their beginning."""
     runs = []
     for seed in seeds:
-        agent = make_agent(seed)
-        having(agent, f"what make_agent({shown(seed)}) gives", ("policy", "observe"), "an Agent")
+        agent = make(seed)
+        if isinstance(agent, OracleAgent):
+            # All agents are made before the first of them learns.
+            agent.own_oracles()
         run = Simulation(cmdp, agent, episodes, seed, backend=backend)
         if folder is not None and os.path.exists(path := folder / f"seed-{seed}.npz"):
             run.restore(read_run(path))

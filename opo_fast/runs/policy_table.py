@@ -253,7 +253,7 @@ def policy_table(
     env : Environment, optional
         Gives names of contexts, states and actions, and the true model.
     names : Names, optional
-        In place of those of the agent or the environment.
+        In place of those of the environment, and of the agent where the environment has none.
     true_model : bool
         Occupancy, value and Q of the true model of `env`. Default: of the agent's fitted model; of the true one where the agent
         fits none.
@@ -282,8 +282,20 @@ def policy_table(
     if hasattr(agent, "check_context"):
         agent.check_context(context)
     mdp = agent.model(agent.fits, context) if fitted else env.mdp(context)
-    known = names or (Names.of(env) if env is not None else Names.of(agent))
+    known = names or _known(agent, env)
     label = str(env.label(context)) if hasattr(env, "label") else str(context)
     return PolicyTable(
         mdp, agent.policy(context), names=known, label=label, model="fitted" if fitted else "true", reached_only=reached_only
     )
+
+
+def _known(agent: Any, env: Any) -> Names:
+    """The names of the environment, and those of the agent where it has none."""
+    mine = Names.of(agent)
+    if env is None:
+        return mine
+    told = Names.of(env)
+    if (told.states or mine.states is None) and (told.actions or mine.actions is None):
+        return told
+    labels, start = told.labels or None, told.start_layer or mine.start_layer
+    return Names(told.states or mine.states, told.actions or mine.actions, contexts=told.contexts, labels=labels, start_layer=start)

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 _FORMAT = "opo_fast.SimulationResult"
 CONTEXTS_SHOWN = 20
-"""Rows that a notebook shows of a result."""
+"""Contexts that a table of a result has a line for: in a notebook, and where they are continuous."""
 
 
 class ContextSummary(NamedTuple):
@@ -155,8 +155,9 @@ class SimulationResult:
     def summary(self, last: float = 0.1) -> list[ContextSummary]:
         """How well each context was learned, and a last line "all" for the whole run.
 
-        Numbered contexts come in their order, others in that of their first appearance. Where they are too many to be listed, there is a
-        line for those that came as often: once, 2 to 9 times, 10 to 99 times, and so on.
+        Numbered contexts come in their order, others in that of their first appearance. Where they are too many to be listed, or more than
+        20 that are `continuous`, there is a line for those that came as often: once, 2 to 9 times, 10 to 99 times, and so on;
+        `summary_by_quarter` has lines by their coordinates.
 
         Parameters
         ----------
@@ -164,7 +165,7 @@ class SimulationResult:
             Share of the episodes, counted from the end, that stands for what was learned; above 0 and at most 1.
         """
         tail = self._tail(last)
-        if self.episodes and not self.contexts:
+        if self.episodes and (not self.contexts or (self.continuous and self.distinct > CONTEXTS_SHOWN)):
             return self._summary_by_visits(tail)
         numbers = list(range(len(self.contexts)))
         if all(isinstance(context, int) for context in self.contexts):

@@ -76,14 +76,19 @@ class World:
 def test_the_packages_oracles_keep_their_promises(name, mask):
     log = TrajectoryLog.collect(World(mask), 40, seed=1)
     passed = check_oracle(CLASSES[name](), LAYOUT, log, action_mask=mask, contexts=[np.array([0.3, 0.3])])
-    kept = hasattr(CLASSES[name]().oracle(LAYOUT, mask), "keep_plausible")
+    oracle = CLASSES[name]().oracle(LAYOUT, mask)
+    kept = hasattr(oracle, "keep_plausible")
     assert passed == [
         "shape and range without data",
         "purity, shape and range with data, equal fits are equal functions",
         "determinism",
         "incremental = batch",
         "refusals change nothing",
-        "error and gain",
+        *(
+            ["error and gain"]
+            if hasattr(oracle, "gain")
+            else ["error", 'gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle']
+        ),
         "plausible sets"
         if kept
         else "plausible sets: not offered (no keep_plausible(delta)), so agents with this oracle have its fits alone",
@@ -346,3 +351,68 @@ def test_answers_from_several_threads_are_the_same_bits(name):
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: [numbers(oracle, fit, c).tobytes() for fit, c in asked], range(4)):
             assert found == expected
+
+
+class Bounded:
+    """The mean of all losses, and a least loss of each pair that is `above` it."""
+
+    def __init__(self, above=0.0):
+        self.above, self.sum, self.count = above, 0.0, 0
+
+    def observe(self, trajectory):
+        self.sum, self.count = self.sum + float(trajectory.losses.sum()), self.count + trajectory.losses.size
+
+    def fit(self):
+        return (self.sum + 0.1) / (self.count + 1)
+
+    def losses(self, fit, context):
+        return np.full(LAYOUT.shape, fit)
+
+    def keep_plausible(self, delta):
+        pass
+
+    def plausible(self):
+        return self.fit(), self.fit()
+
+    def plausible_count(self, version):
+        return float("nan")
+
+    def lower(self, version, context):
+        return np.full(LAYOUT.shape, min(1.0, version / 2 + self.above))
+
+
+def test_faults_of_one_kind_are_told_once_with_their_number():
+    log = TrajectoryLog.collect(World(), 12, seed=1)
+    with pytest.raises(of.OpoError) as caught:
+        check_oracle(lambda: Bounded(0.9), LAYOUT, log)
+    (fault,) = [line for line in str(caught.value).split("\n") if "above the losses of the fit" in line]
+    # Before any data, after 1, 2, 6 and 12 episodes, at each context, in each history; the first is told.
+    assert fault.startswith("- plausible sets: lower(0.1, ")
+    assert fault.endswith(" more like it")
+    assert len(str(caught.value).split("\n")) == 2
+
+
+def test_what_an_oracle_does_not_offer_is_named():
+    log = TrajectoryLog.collect(World(), 12, seed=1)
+    passed = check_oracle(Bounded, LAYOUT, log)
+    assert "plausible sets" in passed
+    assert not any(line.startswith("error and gain") for line in passed)
+    assert [line for line in passed if line.startswith(("error", "gain"))] == [
+        "error: not offered (no error(fit, trajectory)), so agents compute it from the whole function",
+        'gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle',
+    ]
+
+
+def test_schedules_of_oracles_and_of_classes_are_told_apart():
+    log = TrajectoryLog.collect(World(), 12, seed=1)
+
+    class Called(Bounded):
+        def __call__(self):
+            raise AssertionError
+
+    with pytest.raises(of.OpoError, match="source is a ScheduledOracle: a function class, or a callable that makes an oracle, is needed"):
+        check_oracle(scheduled(Bounded(), "doubling"), LAYOUT, log)
+    with pytest.raises(of.OpoError, match="source is the class Bounded itself: an object of it"):
+        scheduled(Bounded, "doubling")
+    agent = of.OPO(LAYOUT, scheduled(Called(), "doubling"), TabularDynamicsClass(), episodes=5, bonus_scale=1e-5)
+    assert isinstance(agent.loss_oracle, ScheduledOracle)
