@@ -238,7 +238,7 @@ BAD = {
     "stationary mask without an action": (lambda: stationary(action_mask=[[True], [False]]), ["action_mask", "state 1", "no action"]),
     "values to unroll": (lambda: stationary().unroll(np.ones((3, 1))), ["values", "(3, 1)", "[2]"]),
     "first row to unroll": (lambda: stationary().unroll(np.ones((2, 1)), first=np.ones(3)), ["first", "(3,)", "(1,)"]),
-    "V without a first value": (lambda: stationary().unroll(np.ones(2)), ["first", "()", "first state"]),
+    "V without a first value": (lambda: stationary(start=[0.5, 0.5]).unroll(np.ones(2)), ["first", "()", "first state"]),
     # policies
     "policy of another shape": (lambda: of.occupancy(model(), np.ones((8, 3)) / 3), ["policy", "(8, 3)", "(8, 2)"]),
     "policy sums to 1.1": (lambda: of.evaluate(model(), policy((4, 1), 0.6)), ["policy", "state 4", "layer 2", "1.1"]),

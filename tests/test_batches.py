@@ -10,6 +10,7 @@ import pytest
 from strategies import FORMS, random_model, random_policy
 
 import opo_fast as of
+from opo_fast import kernels
 
 BACKENDS = ("numba", "numpy")
 SHAPES = [(form, n_actions, masked) for form in FORMS for n_actions, masked in ((3, True), (4, False))]
@@ -234,21 +235,81 @@ def test_an_update_keeps_the_memory():
 
 
 @pytest.mark.parametrize("form", ["dense", "csr", "stationary", "stationary csr"])
-def test_a_failed_update_is_refused_until_another_succeeds(form):
+def test_a_model_is_refused_from_a_failed_update_to_one_of_the_same_part(form):
     mdp, _ = problem((form, 3, False), 1)
     model = updatable(mdp)
-    losses, arrays = mdp.losses, mdp.transitions.arrays()
-    wrong = [array * 2 for array in arrays[:-1]] + [arrays[-1]]
-    for faulty in ({"losses": losses - 2}, {"losses": losses[1:]}, {"transitions": wrong}, {"transitions": arrays[1:]}):
+    right = {"losses": mdp.losses, "transitions": mdp.transitions.arrays()}
+    doubled = {id(array): array * 2 for array in right["transitions"]}
+    wrong = {"losses": mdp.losses - 2, "transitions": [doubled[id(array)] for array in right["transitions"]]}
+    calls = (
+        lambda: of.solve(model),
+        lambda: of.solve([model]),
+        lambda: of.solve_layer(model, 0),
+        lambda: of.evaluate(model, mdp.uniform_policy()),
+        lambda: kernels.arrays(model),
+        lambda: pickle.dumps(model),
+    )
+    for part, other in (("losses", "transitions"), ("transitions", "losses")):
         with pytest.raises(of.OpoError):
-            model.update(**faulty)
-        for call in (lambda: of.solve(model), lambda: of.solve([model]), lambda: of.evaluate(model, mdp.uniform_policy())):
-            with pytest.raises(of.OpoError, match="half updated"):
+            model.update(**{part: wrong[part]})
+        model.update(**{other: right[other]})
+        for call in calls:
+            with pytest.raises(of.OpoError, match=rf"half updated, since an update of its {part} failed.* call update\({part}=\.\.\.\)"):
                 call()
-        with pytest.raises(of.OpoError, match="losses and transitions are needed"):
-            model.update(losses=losses)
-        model.update(losses, arrays)
+        model.update(**{part: right[part]})
         same(of.solve(model).q, of.solve(mdp).q)
+    for part in right:
+        with pytest.raises(of.OpoError):
+            model.update(**{part: wrong[part]})
+    with pytest.raises(of.OpoError, match=r"losses and transitions failed .* update\(losses=\.\.\., transitions=\.\.\.\)"):
+        of.solve(model)
+    model.update(**right)
+    same(of.solve(model).q, of.solve(mdp).q)
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "stationary", "stationary csr"])
+def test_a_wrong_kind_of_argument_leaves_the_model_as_it_was(form):
+    mdp, _ = problem((form, 3, False), 1)
+    model = updatable(mdp)
+    expected = of.solve(mdp).q
+    losses, arrays = other_numbers(mdp)
+    last = arrays[-1]
+    faulty = [
+        {"losses": losses[1:]},
+        {"losses": losses + 0j},
+        {"losses": np.ma.masked_array(losses, losses > 0.5)},
+        {"losses": losses, "transitions": arrays[1:]},
+        {"losses": losses, "transitions": [*arrays[:-1], last[:-1]]},
+        {"losses": losses, "transitions": [*arrays[:-1], (last + 0j if isinstance(last, np.ndarray) else last.toarray())]},
+        {"losses": losses[1:], "transitions": arrays},
+    ]
+    for arguments in faulty:
+        with pytest.raises(of.OpoError):
+            model.update(**arguments)
+        same(of.solve(model).q, expected)
+
+
+def test_attributes_of_an_updatable_model_cannot_be_assigned():
+    mdp, _ = problem(("dense", 3, False), 1)
+    model = updatable(mdp)
+    for name in ("losses", "transitions", "layout", "action_mask", "row_losses", "keeps_losses_once", "horizon"):
+        with pytest.raises(of.OpoError, match=rf"{name} .*update\(losses=\.\.\., transitions=\.\.\.\)"):
+            setattr(model, name, None)
+    same(of.solve(model).q, of.solve(mdp).q)
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("many", [False, True])
+def test_results_that_overlap_are_named(backend, many):
+    mdp, policies = problem(("dense", 3, False), 2)
+    policy = policies if many else policies[0]
+    q = np.empty(policy.shape)
+    v = q.reshape(-1)[: q.size // 3].reshape(q.shape[:-1])
+    with pytest.raises(of.OpoError, match=r"out\[1\] shares memory with out\[0\]"):
+        of.evaluate(mdp, policy, out=(q, v), backend=backend)
+    apart = np.empty(q.shape[:-1])
+    with pytest.raises(of.OpoError, match=r"out\[2\] shares memory with out\[0\]"):
+        of.solve([mdp] * 2 if many else mdp, out=(q, apart, q), backend=backend)
 
 
 def test_what_an_update_cannot_hold_is_refused():

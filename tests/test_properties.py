@@ -132,7 +132,7 @@ def test_unroll_repeats_a_stationary_policy(case, n_states):
     mdp = random_model(rng, [1] + [n_states] * 3, 2, "stationary")
     stationary = rng.dirichlet(np.ones(2), size=n_states)
     policy = mdp.unroll(stationary)
-    assert (policy[0] == 0.5).all()
+    assert (policy[0] == 0.5).all()  # whose first layer is a copy of no state
     for h in range(1, 4):
         np.testing.assert_array_equal(policy[mdp.layout.layer(h)], stationary)
     np.testing.assert_allclose(layer_sums(mdp, of.occupancy(mdp, policy)), 1.0, atol=1e-12)

@@ -38,8 +38,7 @@ def policy_of(mdp, size=SIZE):
     mask = np.ones(mdp.layout.shape, bool) if mdp.action_mask is None else mdp.action_mask
     policy = np.where(mask[-size:], np.random.default_rng(5).random((size, mdp.layout.n_actions)), 0.0)
     policy /= policy.sum(axis=1, keepdims=True)
-    start = mdp.transitions.distinct.start
-    return policy, mdp.unroll(policy, None if start is None else policy[start])
+    return policy, mdp.unroll(policy)
 
 
 def same(found, expected):
@@ -184,6 +183,87 @@ def test_files_of_every_kind(start, terminal, horizon, tmp_path):
     mdp = stationary("dense", horizon=horizon, start=start, terminal=terminal)
     mdp.save(tmp_path / "model.npz")
     same_all(of.solve(of.LayeredMDP.load(tmp_path / "model.npz")), of.solve(mdp), "all")
+
+
+def test_unrolled_values_begin_with_those_of_the_start():
+    """Worked out by hand: three layers, of which the first is a copy of state 1."""
+    mdp = of.LayeredMDP.stationary(np.full((2, 2, 2), 0.5), np.zeros((2, 2)), 3, start=1)
+    policy = np.array([[0.25, 0.75], [1.0, 0.0]])
+    assert mdp.unroll(policy).tolist() == [[1.0, 0.0], *(2 * policy.tolist())]
+    assert mdp.unroll([3.0, 7.0]).tolist() == [7.0, 3.0, 7.0, 3.0, 7.0]
+    assert mdp.unroll([3.0, 7.0], first=1.0).tolist() == [1.0, 3.0, 7.0, 3.0, 7.0]
+    assert pickle.loads(pickle.dumps(mdp)).unroll([3.0, 7.0])[0] == 7.0
+    assert mdp.with_losses(mdp.losses).unroll([3.0, 7.0])[0] == 7.0
+
+
+def test_unrolled_values_of_an_extra_first_layer():
+    mdp = of.LayeredMDP.stationary(np.full((2, 2, 2), 0.5), np.zeros((2, 2)), 2, start=[0.5, 0.5])
+    policy = np.array([[0.25, 0.75], [1.0, 0.0]])
+    assert mdp.unroll(policy).tolist() == [[0.5, 0.5], *(2 * policy.tolist())]
+    for values in (3 * policy, [3.0, 7.0], np.full((2, 2), np.nan)):
+        with pytest.raises(of.OpoError, match="first is None: values for the first state"):
+            mdp.unroll(values)
+
+
+@forms
+@pytest.mark.parametrize("horizon", [1, 2, 3, 5])
+@pytest.mark.parametrize("start", [None, 2])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_other_stationary_losses(form, masked, dtype, horizon, start, terminal):
+    """Those of the model that is built with them in the first place, kept once."""
+    mdp, other = (stationary(form, masked, dtype, horizon=horizon, start=start, terminal=terminal) for _ in range(2))
+    losses = np.random.default_rng(8).random((SIZE, 3))
+    if mdp.layout.horizon <= 2 and start is not None:
+        with pytest.raises(of.OpoError, match=r"losses has shape \(13, 3\)"):
+            mdp.with_losses(losses)
+        return
+    expected = other.losses.copy()
+    for h in range(start is None, mdp.layout.horizon - terminal):
+        expected[mdp.layout.layer(h)] = losses if h else losses[start]
+    for one in (mdp, mdp.with_losses(mdp.losses)):
+        found = one.with_losses(losses)
+        assert found.keeps_losses_once
+        assert found.transitions is mdp.transitions
+        same(found.losses, expected)
+        same_all(of.solve(found), of.solve(mdp.with_losses(expected)), "all")
+
+
+def test_messages_name_both_shapes():
+    mdp = stationary("dense")
+    for call in (
+        lambda: of.evaluate(mdp, np.ones((3, 3)) / 3),
+        lambda: of.evaluate(mdp, np.ones((3, 3)) / 3, returns="start"),
+        lambda: of.occupancy(mdp, np.ones((3, 3)) / 3, backend="numpy"),
+        lambda: mdp.with_losses(np.ones((3, 3))),
+    ):
+        with pytest.raises(of.OpoError, match=r"has shape \(3, 3\): \(n_states, n_actions\) = \(66, 3\), or \(S, A\) = \(13, 3\)"):
+            call()
+
+
+@forms
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_one_layer_in_place(form, masked, dtype, backend):
+    mdp = stationary(form, masked, dtype)
+    v = of.solve(mdp, returns="v")
+    for h in range(mdp.layout.horizon):
+        size = mdp.layout.layer_sizes[h]
+        out = np.full((size, 3), np.nan), np.full(size, np.nan), np.full((size, 3), np.nan)
+        found = of.solve_layer(mdp, h, v, out=out, backend=backend)
+        assert all(one is other for one, other in zip(found, out, strict=True))
+        same_all(found, of.solve_layer(mdp, h, v, backend=backend), "all")
+
+
+def test_one_layer_in_a_wrong_place():
+    mdp, q, policy = stationary("dense"), np.empty((SIZE, 3)), np.empty((SIZE, 3))
+    v = of.solve(mdp, returns="v")[mdp.layout.layer(2)]
+    for out, says in (
+        (q, "a tuple of 3 arrays"),
+        ((q, np.empty(3), policy), r"out\[1\] has dtype float64 and shape \(3,\)"),
+        ((q, v, policy), r"out\[1\] shares memory with an argument that is read"),
+        ((q, np.empty(SIZE), q), r"out\[2\] shares memory with out\[0\]"),
+    ):
+        with pytest.raises(of.OpoError, match=says):
+            of.solve_layer(mdp, 1, v, out=out)
 
 
 def test_refusals():

@@ -1,8 +1,9 @@
-"""The public kernels once more, with the sizes of all arrays looked at first: for development.
+"""The public kernels once more, with the sizes and places of all arrays looked at first: for development.
 
 The functions have the signatures of those in `opo_fast.kernels`, so that ``from opo_fast.kernels import checked as
-kernels`` switches a module over. An array of a wrong size is a ValueError that names it; unchecked kernels would read and
-write other memory. Numba swallows exceptions inside ``prange``: look at code that runs in parallel with ``parallel=False``.
+kernels`` switches a module over. An array of a wrong size, or one that is filled and overlaps another argument, is a ValueError
+that names it; unchecked kernels would read and write other memory, or give wrong numbers. Numba
+swallows exceptions inside ``prange``: look at code that runs in parallel with ``parallel=False``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,19 @@ def _n_rows(model):
     return model.rows[model.layers[model.block.size]]
 
 
+@brief
+def _overlap(a, b):
+    """Whether two contiguous arrays have memory in common."""
+    first, second = a.ctypes.data, b.ctypes.data
+    return first < second + b.size * b.itemsize and second < first + a.size * a.itemsize and a.size * b.size > 0
+
+
+@brief
+def _partly(a, b):
+    """Whether two contiguous arrays have memory in common and are not the same."""
+    return _overlap(a, b) and a.ctypes.data != b.ctypes.data
+
+
 @kernel
 def _check(model, policy, q, v):
     """Sizes of a policy, of another array with one number per row, and of values."""
@@ -28,6 +42,10 @@ def _check(model, policy, q, v):
         raise ValueError("q, out or following: one number per row is needed")
     if v.size != model.layers[model.block.size]:
         raise ValueError("v: one number per state is needed")
+    if _overlap(policy, q):
+        raise ValueError("policy overlaps q or following: arrays of their own are needed")
+    if _overlap(v, policy) or _overlap(v, q):
+        raise ValueError("v overlaps policy, q or following: an array of its own is needed")
 
 
 @kernel
@@ -53,6 +71,10 @@ def occupancy(model, policy, out, work):
         raise ValueError("out: one number per row is needed")
     if work.size < work_size(model):
         raise ValueError("work: work_size(model) numbers are needed")
+    if _overlap(out, policy):
+        raise ValueError("out overlaps policy: an array of its own is needed")
+    if _overlap(work, policy) or _overlap(work, out):
+        raise ValueError("work overlaps policy or out: an array of its own is needed")
     public.occupancy(model, policy, out, work)
 
 
@@ -66,6 +88,12 @@ def chain_step(model, eta, beta_loss, beta_dynamics, policy, sum_q, visits, foll
         raise ValueError("visits: one number per row is needed")
     if work.size < work_size(model):
         raise ValueError("work: work_size(model) numbers are needed")
+    if _overlap(sum_q, policy) or _overlap(sum_q, following) or _overlap(sum_q, v):
+        raise ValueError("sum_q overlaps policy, following or v: an array of its own is needed")
+    if _overlap(visits, policy) or _overlap(visits, following) or _overlap(visits, v) or _overlap(visits, sum_q):
+        raise ValueError("visits overlaps policy, following, v or sum_q: an array of its own is needed")
+    if _overlap(work, policy) or _overlap(work, following) or _overlap(work, v) or _overlap(work, sum_q) or _overlap(work, visits):
+        raise ValueError("work overlaps another argument: an array of its own is needed")
     public.chain_step(model, eta, beta_loss, beta_dynamics, policy, sum_q, visits, following, v, work)
 
 
@@ -74,6 +102,8 @@ def bonus(visits, beta, out):
     """See `opo_fast.kernels.bonus`."""
     if out.size != visits.size:
         raise ValueError("out: as many numbers as visits are needed")
+    if _partly(out, visits):
+        raise ValueError("out overlaps visits: visits itself or an array of its own is needed")
     weights.bonus(visits, beta, out)
 
 
@@ -84,4 +114,6 @@ def exponential_weights(policy, q, eta, out):
         raise ValueError("q: the shape of policy is needed")
     if out.shape != policy.shape:
         raise ValueError("out: the shape of policy is needed")
+    if _partly(out, policy) or _partly(out, q):
+        raise ValueError("out overlaps policy or q: one of these itself or an array of its own is needed")
     weights.exponential_weights(policy, q, eta, out)

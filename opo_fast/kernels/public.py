@@ -57,12 +57,19 @@ def arrays(mdp: Any) -> ModelArrays:
 
     Parameters
     ----------
-    mdp : LayeredMDP
+    mdp : LayeredMDP or UpdatableMDP
 
     Returns
     -------
     ModelArrays
+
+    Raises
+    ------
+    ValueError
+        Something else; or an `UpdatableMDP` whose last update failed on the way.
     """
+    if not (hasattr(mdp, "transitions") and hasattr(type(mdp), "row_losses")):
+        raise ValueError(f"mdp is a {type(mdp).__name__}: one opo_fast.LayeredMDP or opo_fast.UpdatableMDP is needed")
     t = mdp.transitions
     return ModelArrays(*t.arguments, mdp.row_losses, t.width, t.parts, VERSION)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -61,13 +62,21 @@ def check_policy(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike) -> Array
     array, d = as_real(policy, "policy"), model.transitions.distinct
     if d is not None and is_stationary(model.transitions, array):
         return d.unroll(_own_policy(d, array))
+    return _policy_of(model, array)
+
+
+def _policy_of(model: LayeredMDP | UpdatableMDP, array: Array) -> Array:
+    """A policy for all states; the message for another shape names (S, A), too, where that is taken."""
+    d = model.transitions.distinct
+    if d is not None and array.shape != model.layout.shape != d.stationary_shape:
+        raise OpoError(f"policy has shape {array.shape}: {d.shapes()} is needed")
     return checked_policy(array, model.layout, model.action_mask)
 
 
 def is_stationary(t: Transitions, policy: Array) -> bool:
     """Whether a policy has one line for each state of a stationary layer, not for all states."""
     d = t.distinct
-    return d is not None and policy.shape == (d.stationary_size, t.layout.n_actions) != t.layout.shape
+    return d is not None and policy.shape == d.stationary_shape != t.layout.shape
 
 
 def _own_policy(d: Distinct, policy: Array) -> Array:
@@ -94,12 +103,15 @@ def policy_rows(mdp: LayeredMDP | UpdatableMDP, array: Array, room: Array | None
         return t.gather(check_policy(mdp, array)), UNCHECKED
     if t.pairs is None and array.shape == t.layout.shape:
         return plain(array).reshape(-1), tolerance_of(array.dtype)
-    checked = checked_policy(array, t.layout, t.action_mask).reshape(-1)
+    checked = _policy_of(mdp, array).reshape(-1)
     return checked if t.pairs is None else np.take(checked, t.pairs, out=room, mode="clip"), UNCHECKED
 
 
-def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array) -> Array:
-    """`out`, an array that a result may be written to and that shares no memory with the inputs; None: a new one."""
+def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array, results: Sequence[Array | None] = ()) -> Array:
+    """`out`, an array that a result may be written to and that shares no memory with the inputs; None: a new one.
+
+    Nor with `results`, which out[0], out[1] and so on are for.
+    """
     if out is None:
         return _room(shape)
     if type(out) is not np.ndarray or out.dtype != FLOAT64 or out.shape != shape:
@@ -110,6 +122,9 @@ def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array) -> Arra
     for given in inputs:
         if np.may_share_memory(out, given):
             raise OpoError(f"{name} shares memory with an argument that is read: another array is needed")
+    for i, other in enumerate(results):
+        if other is not None and np.may_share_memory(out, other):
+            raise OpoError(f"{name} shares memory with out[{i}]: another array is needed")
     return out
 
 
@@ -120,7 +135,7 @@ def values_to_fill(shape: tuple[int, ...], returns: str, out: Any, *inputs: Arra
     if out is None:
         return _room(shape), _room(shape[:-1])
     q = to_fill(out[0], "out[0]", shape, *inputs)
-    return q, to_fill(out[1], "out[1]", shape[:-1], q, *inputs)
+    return q, to_fill(out[1], "out[1]", shape[:-1], *inputs, results=(q,))
 
 
 def _room(shape: tuple[int, ...]) -> Array:

@@ -85,7 +85,7 @@ def solve(mdp: Any, returns: str, out: Any, backend: Backend) -> Solution | Arra
     mdps = _models(mdp)
     t, count = mdps[0].transitions, len(mdps)
     q, v = values_to_fill((count, *t.layout.shape), returns, out)
-    policy = None if q is None else to_fill(None if out is None else out[2], "out[2]", q.shape, q, v)
+    policy = None if q is None else to_fill(None if out is None else out[2], "out[2]", q.shape, results=(q, v))
     if backend == "numpy":
         for i, one in enumerate(mdps):
             found = reference.solve(one)

@@ -95,15 +95,28 @@ class Distinct(Immutable):
         lengths = np.diff(self.rows)
         return frozen(np.concatenate([[0], np.cumsum(self.unroll(lengths))]))
 
-    def spread(self, values: Array, first: Array) -> Array:
-        """Values (S, ...) of the stationary states, for the own states; `first` is the first layer's where it is a copy of none."""
+    def spread(self, values: Array, first: Array, last: Array | None = None) -> Array:
+        """Values (S, ...) of the stationary states, for the own states.
+
+        `first` is the first layer's where it is a copy of none, `last` that of the third of three distinct layers, if it has its own.
+        """
         head = first if self.start is None else values[self.start]
-        return np.concatenate([head[None]] + [values] * (len(self.sizes) - 1))
+        parts = [head[None]] + [values] * (len(self.sizes) - 1)
+        return np.concatenate(parts if last is None else [*parts[:-1], last])
 
     @property
     def stationary_size(self) -> int:
         """Number of states of each layer after the first."""
         return self.layout.layer_sizes[-1]
+
+    @property
+    def stationary_shape(self) -> tuple[int, int]:
+        """Shape (S, A) of what is the same in every layer."""
+        return self.stationary_size, self.layout.n_actions
+
+    def shapes(self) -> str:
+        """The shapes of an array with a number for each pair, for a message."""
+        return f"(n_states, n_actions) = {self.layout.shape}, or (S, A) = {self.stationary_shape} for the same in every layer,"
 
     # -- backward sweeps -----------------------------------------------------------------------------------------
 

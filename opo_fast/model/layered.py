@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import MANY, as_array, as_distribution, as_integer, as_losses_2d, as_real, frozen, instance
+from .._support.checks import MANY, as_array, as_distribution, as_integer, as_losses_2d, as_real, frozen, instance, tolerance_of
 from .._support.files import reading
 from .._support.state import read_state, write_state
 from .._support.text import count, html_table
@@ -180,8 +180,26 @@ class LayeredMDP(Immutable):
         return (self.row_losses.__array_interface__["data"][0],)
 
     def with_losses(self, losses: npt.ArrayLike) -> LayeredMDP:
-        """The same model with other losses; the validated transitions are shared, not copied."""
-        return LayeredMDP(self.layout, losses, self.transitions)
+        """The same model with other losses; the validated transitions are shared, not copied.
+
+        Parameters
+        ----------
+        losses : array_like, shape (n_states, A)
+            Under a stationary model also (S, A), the same in every layer and kept once. A start distribution's extra layer and
+            the layer of terminal values keep the losses that they have.
+        """
+        d, array = self.transitions.distinct, as_real(losses, "losses")
+        if d is None or array.shape == self.layout.shape:
+            return LayeredMDP(self.layout, array, self.transitions)
+        if array.shape != d.stationary_shape:
+            raise OpoError(f"losses has shape {array.shape}: {d.shapes()} is needed")
+        if self.layout.horizon == 2 and d.start is not None:
+            raise OpoError(
+                f"losses has shape {array.shape}: {self.layout.shape} is needed, since the second layer may be that of `terminal`"
+            )
+        last = self._own_losses[-d.stationary_size :] if len(d.sizes) == 3 else None
+        own = d.spread(as_losses_2d(array, "losses"), self._own_losses[0], last)
+        return LayeredMDP._of(self.transitions, own)
 
     def uniform_policy(self) -> Array:
         """The policy (n_states, A) that is uniform over the allowed actions of each state: pi^1 of Algorithm 1."""
@@ -195,8 +213,13 @@ class LayeredMDP(Immutable):
         values : array_like, shape (S, ...)
             For instance a stationary policy (S, A).
         first : array_like, shape (...), optional
-            The values of the first layer's single state; needed where the first layer is not a copy of one of the S
-            states. Default: the uniform policy's row, for a policy.
+            The values of the first layer's single state. Default: those of the state that `LayeredMDP.stationary` was given as
+            `start`; where the first layer is a copy of none of the S states, the uniform policy's row if `values` are a policy.
+
+        Raises
+        ------
+        OpoError
+            A wrong shape; or no `first` where the first layer is a copy of no state and the rows of `values` do not sum to 1.
         """
         array = as_array(values, "values")
         sizes = set(self.layout.layer_sizes[1:])
@@ -204,11 +227,23 @@ class LayeredMDP(Immutable):
             raise OpoError(
                 f"values has shape {array.shape}: its first axis must be the size of every layer after the first, {sorted(sizes)}"
             )
-        head = self.uniform_policy()[0] if first is None else as_array(first, "first")
+        head = self._first_of(array) if first is None else as_array(first, "first")
         if head.shape != array.shape[1:]:
-            given = "first" if first is None else f"first has shape {head.shape}"
-            raise OpoError(f"{given}: a value of shape {array.shape[1:]}, that of a row of values, is needed for the first state")
+            raise OpoError(f"first has shape {head.shape}: {array.shape[1:]}, the shape of a row of values, is needed")
         return np.concatenate([head[None]] + [array] * (self.layout.horizon - 1))
+
+    def _first_of(self, values: Array) -> Array:
+        """The first state's entry of stationary values: that of the state it is a copy of, or else the uniform policy's."""
+        d = self.transitions.distinct
+        if d is not None and d.start is not None and d.start < len(values):
+            return np.asarray(values[d.start])
+        policy = values.ndim == 2 and values.shape[1] == self.layout.n_actions and values.dtype.kind in "fiub"
+        if not policy or not (np.abs(values.sum(axis=1, dtype=np.float64) - 1.0) <= tolerance_of(values.dtype)).all():
+            raise OpoError(
+                f"first is None: values for the first state, of shape {values.shape[1:]}, are needed, since its layer is a copy of no "
+                "state, and the rows of values are no policy's"
+            )
+        return np.asarray(self.uniform_policy()[0])
 
     # -- files ---------------------------------------------------------------------------------------------------
 

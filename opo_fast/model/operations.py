@@ -128,7 +128,7 @@ def evaluate(
     returns : {"all", "v", "start"}
         Q and V; V alone; or the value of the start state alone. What is not returned is not kept either.
     out : optional
-        Where the result goes: a pair (q, v) of float64 arrays, or one array for V.
+        Where the result goes: a pair (q, v) of float64 arrays, or one array for V. After an error its content is undefined.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
         if q is None:
             _backward(model, scratch.w, UNCHECKED, scratch, q, v, returns, greedy=1)
             return v if returns == "v" else _start(t, v)
-        policy = to_fill(None if out is None else out[2], "out[2]", t.layout.shape, q, v)
+        policy = to_fill(None if out is None else out[2], "out[2]", t.layout.shape, results=(q, v))
         _backward(model, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, returns, greedy=1)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, policy.reshape(-1))
@@ -208,11 +208,11 @@ def check_returns(returns: str, out: Any, count: int = 2) -> None:
         raise OpoError(f"out is a {type(out).__name__}: a tuple of {count} arrays is needed")
 
 
-def filled(out: Array | None, name: str, result: Any, *inputs: Array) -> Array:
+def filled(out: Array | None, name: str, result: Any, *inputs: Array, results: Sequence[Array | None] = ()) -> Array:
     """`result`, written to `out` if there is one."""
     if out is None:
         return np.asarray(result)
-    to_fill(out, name, result.shape, *inputs)[...] = result
+    to_fill(out, name, result.shape, *inputs, results=results)[...] = result
     return out
 
 
@@ -224,7 +224,7 @@ def _chosen(found: Any, returns: str, out: Any, *inputs: Array) -> Any:
         return filled(out, "out", found.v, *inputs)
     if out is None:
         return found
-    return type(found)(*(filled(part, f"out[{i}]", result, *inputs) for i, (part, result) in enumerate(zip(out, found, strict=True))))
+    return type(found)(*(filled(part, f"out[{i}]", found[i], *inputs, results=out[:i]) for i, part in enumerate(out)))
 
 
 def _values(t: Transitions, returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:

@@ -12,7 +12,7 @@ from .._support.threads import run_together
 from ..errors import OpoError
 from ..kernels.evaluation import backward_sweep
 from . import reference
-from .arguments import UNCHECKED, Backend, as_model, check_backend
+from .arguments import UNCHECKED, Backend, as_model, check_backend, to_fill
 from .layered import LayeredMDP
 from .layout import aligned
 from .reference import Solution
@@ -25,7 +25,14 @@ __all__ = ["solve_layer"]
 Array = npt.NDArray[Any]
 
 
-def solve_layer(mdp: LayeredMDP | UpdatableMDP, stage: int, v: npt.ArrayLike | None = None, *, backend: Backend = "numba") -> Solution:
+def solve_layer(
+    mdp: LayeredMDP | UpdatableMDP,
+    stage: int,
+    v: npt.ArrayLike | None = None,
+    *,
+    out: tuple[Array, Array, Array] | None = None,
+    backend: Backend = "numba",
+) -> Solution:
     """What `solve` finds in one layer, bit for bit, from the values of the next: where Q and policies of all do not fit into memory.
 
     Parameters
@@ -35,6 +42,8 @@ def solve_layer(mdp: LayeredMDP | UpdatableMDP, stage: int, v: npt.ArrayLike | N
         The layer, counted from 0.
     v : array_like, shape (n_states,) or (S_next,)
         Values of all states, as ``solve(mdp, returns="v")`` gives them, or of the next layer's. Not needed for the last layer.
+    out : optional
+        Where the result goes: (q, v, policy), float64 arrays.
     backend : {"numba", "numpy"}
 
     Returns
@@ -47,9 +56,10 @@ def solve_layer(mdp: LayeredMDP | UpdatableMDP, stage: int, v: npt.ArrayLike | N
     layout, t = mdp.layout, mdp.transitions
     h = as_integer(stage, "stage", least=0, most=layout.horizon - 1)
     following = _next_values(mdp, h, v)
-    if backend == "numpy":
-        return reference.solve_layer(mdp, h, following)
     size = layout.layer_sizes[h]
+    result = _room(out, size, layout.n_actions, following)
+    if backend == "numpy":
+        return _written(result, reference.solve_layer(mdp, h, following))
     values = np.empty(size + following.size)
     values[size:] = following
     arguments, plan = t.layer_arguments(h)
@@ -58,7 +68,24 @@ def solve_layer(mdp: LayeredMDP | UpdatableMDP, stage: int, v: npt.ArrayLike | N
     losses = mdp.own_row_losses[first : first + q.size]
     after = (plan, chunk_of(t), t.width, 1, 1, losses, policy, UNCHECKED, q, values)
     run_together(backward_sweep, arguments, after, t.threads, t.layer_size(h) if following.size else q.size)
-    return Solution(_full(t, h, q), values[:size].copy(), _full(t, h, policy))
+    return _written(result, Solution(_full(t, h, q), values[:size], _full(t, h, policy)))
+
+
+def _room(out: Any, size: int, n_actions: int, following: Array) -> Solution:
+    """Arrays for the result, none of which shares memory with another or with `following`."""
+    if out is not None and not (isinstance(out, tuple) and len(out) == 3):
+        raise OpoError(f"out is a {type(out).__name__}: a tuple of 3 arrays is needed")
+    given = (None, None, None) if out is None else out
+    room: list[Array] = []
+    for i, shape in enumerate(((size, n_actions), (size,), (size, n_actions))):
+        room.append(to_fill(given[i], f"out[{i}]", shape, following, results=room))
+    return Solution(*room)
+
+
+def _written(result: Solution, found: Solution) -> Solution:
+    for array, part in zip(result, found, strict=True):
+        array[...] = part
+    return result
 
 
 def _next_values(mdp: LayeredMDP | UpdatableMDP, h: int, v: npt.ArrayLike | None) -> Array:

@@ -211,13 +211,17 @@ class Transitions(Rows):
         """Shape (S_h * A, S_{h+1}) of the sparse transitions of layer `h`."""
         return self.layout.layer_sizes[h] * self.layout.n_actions, self.layout.layer_sizes[h + 1]
 
+    def as_dense(self, h: int, given: Any, where: str | Place) -> Array:
+        """The block of layer `h` as an array of real numbers (S_h, A, S_{h+1}) that is still to be checked entry by entry."""
+        array, shape = as_real(given, Place("{}[{}]", where, h)), self.layout.dense_shapes[h]
+        if array.shape != shape:
+            raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {shape} is needed")
+        return array
+
     def fill_dense(self, h: int, given: Any, where: str | Place, data: Array) -> None:
         """Fill the block of layer `h` in `data`."""
-        sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
-        array = as_real(given, Place("{}[{}]", where, h))
-        if array.shape != (sizes[h], n_actions, sizes[h + 1]):
-            raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {(sizes[h], n_actions, sizes[h + 1])} is needed")
-        n_rows, n_next, start = self._n_rows(h), sizes[h + 1], int(self.block[h])
+        array = self.as_dense(h, given, where)
+        n_rows, n_next, start = self._n_rows(h), array.shape[2], int(self.block[h])
         flat, allowed = array.reshape(-1, n_next), self.allowed(h)
         if allowed is not None:
             flat = flat[allowed]

@@ -41,6 +41,11 @@ class UpdatableMDP:
     """
 
     keeps_losses_once = False
+    layout: Layout
+    transitions: Transitions
+    losses: Array
+    own_row_losses: Array
+    loss_place: tuple[int]
 
     def __init__(
         self,
@@ -54,15 +59,26 @@ class UpdatableMDP:
         if isinstance(transitions, Transitions):
             raise OpoError("transitions are opo_fast.Transitions, which others may share: their arrays() are needed")
         model = LayeredMDP(layout, losses, transitions, action_mask, dtype=dtype)
-        self.layout, self.transitions = layout, model.transitions
-        vars(self.transitions)["changing"] = True
-        self._storage, self._places = _storage(self.transitions)
-        self._losses = np.array(model.losses)
-        self._row_losses = self._losses.reshape(-1) if self.transitions.pairs is None else np.array(model.row_losses)
-        self.losses, self.row_losses = read_only(self._losses), read_only(self._row_losses)
-        self.own_row_losses = self.row_losses
-        self.loss_place = (self._row_losses.ctypes.data,)
-        self._fault = ""
+        t, copied = model.transitions, np.array(model.losses)
+        vars(t)["changing"] = True
+        rows = copied.reshape(-1) if t.pairs is None else np.array(model.row_losses)
+        self._losses, self._row_losses = copied, rows
+        self._storage, self._places = _storage(t)
+        self._damaged: dict[str, bool] = {"losses": False, "transitions": False}
+        vars(self).update(
+            layout=layout, transitions=t, losses=read_only(copied), own_row_losses=read_only(rows), loss_place=(rows.ctypes.data,)
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise OpoError(f"{name} of an UpdatableMDP cannot be assigned: update(losses=..., transitions=...) replaces its numbers")
+        super().__setattr__(name, value)
+
+    @property
+    def row_losses(self) -> Array:
+        """Losses of the allowed pairs, one per row, of a model that is whole."""
+        self.check_whole()
+        return self.own_row_losses
 
     @property
     def action_mask(self) -> Array | None:
@@ -87,29 +103,38 @@ class UpdatableMDP:
         Raises
         ------
         OpoError
-            As for `LayeredMDP`. The model then holds parts of both and is refused until an update of the same arguments succeeds.
+            As for `LayeredMDP`. A wrong type, shape or number of entries leaves the model as it was. A wrong value is noticed while
+            the numbers are copied: the model is then refused until an update of the same part, losses or transitions, succeeds.
         """
-        fault, self._fault = self._fault, "its last update failed"
-        if losses is not None:
-            self._update_losses(losses)
-        if transitions is not None:
-            self._update_transitions(transitions)
-        whole = not fault or (losses is not None and transitions is not None)
-        self._fault = "" if whole else fault
-        if not whole:
-            raise OpoError(f"{fault}: losses and transitions are needed now")
+        numbers = None if losses is None else self._as_losses(losses)
+        blocks = None if transitions is None else self._as_blocks(transitions)
+        if numbers is not None:
+            self._damaged["losses"] = True
+            self._write_losses(numbers)
+            self._damaged["losses"] = False
+        if blocks is not None:
+            self._damaged["transitions"] = True
+            for h, block in blocks.items():
+                self._refill(h, block)
+            self._damaged["transitions"] = False
 
-    def _update_losses(self, losses: npt.ArrayLike) -> None:
+    def _as_losses(self, losses: npt.ArrayLike) -> Array:
+        """Losses of the right shape and kind."""
         array = as_real(losses, "losses")
         if array.shape != self.layout.shape:
             raise OpoError(f"losses have shape {array.shape}: (n_states, n_actions) = {self.layout.shape} is needed")
+        return array
+
+    def _write_losses(self, array: Array) -> None:
         if not take_unit(read_only(np.ascontiguousarray(array, FLOAT64).reshape(-1)), self._losses.reshape(-1)):
             as_losses(self.layout, self._losses)
         if self.transitions.pairs is not None:
             np.take(self._losses.reshape(-1), self.transitions.pairs, out=self._row_losses, mode="clip")
 
-    def _update_transitions(self, transitions: Sequence[Any]) -> None:
+    def _as_blocks(self, transitions: Sequence[Any]) -> dict[int, Any]:
+        """The block of each layer that opens one: of the right shape and kind, and of as many stored entries as before."""
         t = self.transitions
+        blocks: dict[int, Any] = {}
         first: dict[tuple[int, int], int] = {}
         arrays = layer_list(transitions, self.layout, "transitions")
         for h, array in enumerate(arrays):
@@ -117,20 +142,33 @@ class UpdatableMDP:
                 raise OpoError(f"transitions[{h}]: {'a SciPy sparse' if t.kind == CSR else 'a dense'} array is needed, as at the beginning")
             same = first.setdefault(self._places[h], h)
             if same == h:
-                self._refill(h, array)
+                blocks[h] = self._as_block(h, array)
             elif arrays[same] is not array:
                 raise OpoError(f"transitions[{h}] is not the array of layer {same}, with which the layer shares its memory")
+        return blocks
 
-    def _refill(self, h: int, array: Any) -> None:
+    def _as_block(self, h: int, array: Any) -> Any:
         t = self.transitions
         if t.kind == DENSE:
-            t.fill_dense(h, array, "transitions", self._storage[2])
-            return
-        begin, size = self._places[h]
+            return t.as_dense(h, array, "transitions")
         part = as_block(array, t.n_pairs(h), t.allowed(h), f"transitions[{h}]")
+        self._check_size(h, part.nnz)
+        return part
+
+    def _check_size(self, h: int, size: int) -> None:
+        needed = self._places[h][1]
+        if size != needed:
+            raise OpoError(f"transitions[{h}] has {size} stored entries: {needed}, as many as before, are needed")
+
+    def _refill(self, h: int, block: Any) -> None:
+        t = self.transitions
+        if t.kind == DENSE:
+            t.fill_dense(h, block, "transitions", self._storage[2])
+            return
         try:
-            if part.nnz > size or t.fill_csr(h, part, "transitions", begin, self._storage) != size:
-                raise OpoError(f"transitions[{h}] has {part.nnz} stored entries: {size}, as many as before, are needed")
+            # Once more, since the array may have changed since, or entries of one place have been added up.
+            self._check_size(h, block.nnz)
+            self._check_size(h, t.fill_csr(h, block, "transitions", self._places[h][0], self._storage))
         except BaseException:
             # Whatever was written so far: kernels must not follow it.
             self._storage[0][:] = 0
@@ -138,14 +176,19 @@ class UpdatableMDP:
             raise
 
     def check_whole(self) -> None:
-        """Refuse a model that is half updated."""
-        if self._fault:
-            raise OpoError(f"mdp is half updated, since {self._fault}: call update with losses and transitions")
+        """Refuse a model whose last update stopped half-way."""
+        if any(self._damaged.values()):
+            damaged = [part for part, is_damaged in self._damaged.items() if is_damaged]
+            raise OpoError(
+                f"mdp is half updated, since an update of its {' and '.join(damaged)} failed on the way: "
+                f"call update({', '.join(f'{part}=...' for part in damaged)}) with valid ones"
+            )
 
     def __repr__(self) -> str:
         return f"<UpdatableMDP {self.layout!r}: {self.layout.n_states} states, {self.transitions!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self.check_whole()
         return _again, (self.layout, self.losses, self.transitions.arrays(), self.action_mask, self.transitions.dtype)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numba
 import numpy as np
 import pytest
@@ -112,6 +114,78 @@ WRONG = list(wrong_sizes())
 def test_checked_kernels_name_an_array_of_a_wrong_size(function, wrong, arguments):
     with pytest.raises(ValueError, match=rf"\b{wrong}\b"):
         getattr(checked, function)(*arguments)
+
+
+OVERLAPS = {
+    "evaluate": (["policy", "q", "v"], []),
+    "solve": (["q", "v", "policy"], []),
+    "occupancy": (["policy", "out", "work"], []),
+    "chain_step": (["policy", "sum_q", "visits", "following", "v", "work"], []),
+    "bonus": (["visits", "out"], [("visits", "out")]),
+    "exponential_weights": (["policy", "q", "out"], [("policy", "out"), ("q", "out")]),
+}
+
+
+@pytest.mark.parametrize("function", OVERLAPS)
+def test_checked_kernels_refuse_arrays_that_overlap(function):
+    """Each pair of arrays, once the same memory and once shifted by one number; what is only read may overlap."""
+    names, may_be_same = OVERLAPS[function]
+    arrays, q, v, work = arrays_of(model(MODELS[0]))
+    sizes = {name: {"v": v, "work": work}.get(name, q).size for name in names}
+    if function in ("bonus", "exponential_weights"):
+        sizes = dict.fromkeys(names, 12)
+    numbers = {"chain_step": (0.1, 0.1, 0.1), "bonus": (1.0,), "exponential_weights": (1.0,)}.get(function, ())
+    for one, other in itertools.combinations(names, 2):
+        for shift in (0, 1):
+            room = np.full(2 * max(sizes.values()), 0.25)
+            given = {name: np.full(sizes[name], 0.25) for name in names}
+            given[one], given[other] = room[: sizes[one]], room[shift : shift + sizes[other]]
+            ordered = [given[name] for name in names]
+            if function == "exponential_weights":
+                ordered = [array.reshape(4, 3) for array in ordered]
+            if function == "bonus":
+                arguments = [ordered[0], *numbers, ordered[1]]
+            elif function == "exponential_weights":
+                arguments = [*ordered[:2], *numbers, ordered[2]]
+            else:
+                arguments = [arrays, *numbers, *ordered]
+            only_read = function == "exponential_weights" and other == "q"
+            if only_read or (shift == 0 and (one, other) in may_be_same):
+                getattr(checked, function)(*arguments)
+            else:
+                with pytest.raises(ValueError, match=rf"\b({one}|{other})\b.* overlaps|work overlaps"):
+                    getattr(checked, function)(*arguments)
+
+
+def test_adjoining_arrays_do_not_overlap():
+    arrays, q, v, _ = arrays_of(model(MODELS[0]))
+    room = np.full(2 * q.size + v.size, 0.25)
+    checked.evaluate(arrays, room[: q.size], room[q.size : 2 * q.size], room[2 * q.size :])
+
+
+def test_weights_and_bonus_in_place():
+    rng = np.random.default_rng(0)
+    policy, q, visits = rng.dirichlet(np.ones(3), 5), rng.random((5, 3)), rng.random(7)
+    expected = of.exponential_weights(policy, q, 0.7), of.bonus(visits, 1.5)
+    for module in (kernels, checked):
+        onto_policy, onto_q, onto_visits = policy.copy(), q.copy(), visits.copy()
+        module.exponential_weights(onto_policy, q, 0.7, onto_policy)
+        module.exponential_weights(policy, onto_q, 0.7, onto_q)
+        module.bonus(onto_visits, 1.5, onto_visits)
+        assert (onto_policy == expected[0]).all()
+        assert (onto_q == expected[0]).all()
+        assert (onto_visits == expected[1]).all()
+
+
+@pytest.mark.parametrize("given", [None, 3, [], "model"])
+def test_what_is_no_model_has_no_arrays(given):
+    with pytest.raises(ValueError, match=rf"mdp is a {type(given).__name__}: one opo_fast.LayeredMDP"):
+        kernels.arrays(given)
+
+
+def test_transitions_alone_have_no_arrays():
+    with pytest.raises(ValueError, match="mdp is a Transitions"):
+        kernels.arrays(model(MODELS[0]).transitions)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="types exist where kernels are compiled")
