@@ -134,7 +134,9 @@ def test_no_memory_is_taken_in_a_loop():
         of.solve(mdp, out=(q, v, chosen))
         of.occupancy(mdp, policy, out=q)
 
-    loop()
+    # By then the transposed copy is made that repeated occupancies of sparse models gather from, once for all.
+    for _ in range(12):
+        loop()
     tracemalloc.start()
     for _ in range(10):
         loop()
