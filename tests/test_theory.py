@@ -3,6 +3,7 @@ by hand and by the identities of the proof; the lemmas on random instances, and 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -296,7 +297,8 @@ def test_of_what_run():
     ]:
         with pytest.raises(of.OpoError, match=text):
             bad()
-    other = of.OPO(HAND, agent.loss_oracle, agent.dynamics_oracle, eta=0.1, beta_loss=0.2, beta_dynamics=0.1)
+    oracles = copy.deepcopy(agent.loss_oracle), copy.deepcopy(agent.dynamics_oracle)
+    other = of.OPO(HAND, *oracles, eta=0.1, beta_loss=0.2, beta_dynamics=0.1)
     of.simulate(env, other, 4)
     with pytest.raises(of.OpoError, match=r"the regret of episode 2 is .* the agent that played the run"):
         regret_decomposition(env, other, run)

@@ -397,7 +397,7 @@ class Both(NegativeRadius):
     ("broken", "message"),
     [
         (Above, r"lower\(0, 0\) is above the losses of the fit \(by up to 0.1\)"),
-        (Moving, "the set of version 2 is another after more data"),
+        (Moving, "the set of version 0 is another after more data .*, and 2 more like it"),
         (SameVersion, "version 'the set' was given twice, for different sets"),
         (Restless, r"plausible\(\) called twice without new data"),
         (NoLower, "keep_plausible without lower"),
