@@ -15,7 +15,7 @@ from .._support.state import decode, encode
 from ..errors import OpoError
 from ..kernels.counts import tabular_step
 from ..model.contextual import Trajectory, context_key
-from ..model.layout import Layout
+from ..model.layout import Layout, row_starts
 from .base import SOURCE, BaseAgent, State
 
 __all__ = ["TabularOPO"]
@@ -91,7 +91,7 @@ class TabularOPO(BaseAgent):
         allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
         counts = allowed.sum(axis=1)
         self.allowed, self.start = allowed, np.repeat(1.0 / counts, counts)
-        self.rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.rows = row_starts(counts)
         layer_rows = np.diff(self.rows[layout.offsets])
         following = np.array([*layout.layer_sizes[1:], 0])
         self.block = np.concatenate([[0], np.cumsum(layer_rows * following)[:-1]]).astype(np.int64)

@@ -17,7 +17,7 @@ from .._support.fields import Fields
 from .._support.threads import get_threads, run_all
 from ..kernels._simd import LANES
 from ..model.contextual import context_key
-from ..model.layout import Layout, as_mask
+from ..model.layout import Layout, as_mask, row_starts
 from ..model.transitions import Transitions
 from .chain import Chain
 from .forms import PackedChain, SingleChain
@@ -98,7 +98,7 @@ class ChainEngine:
         self.store_bytes = memory // 2
         allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
         counts = allowed.sum(axis=1)
-        self.rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.rows = row_starts(counts)
         self.n_rows = int(self.rows[-1])
         self.start = np.repeat(1.0 / counts, counts)
         self.layer_rows = np.diff(self.rows[layout.offsets])
@@ -117,7 +117,7 @@ class ChainEngine:
     @property
     def lookahead(self) -> int:
         """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
-        return get_threads() * (LANES if self.packed else 1)
+        return get_threads() * self.together
 
     def prefetch(self, contexts: Sequence[Any], history: History, n: int, advance: Advance = Chain.advance) -> None:
         """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already.
@@ -132,7 +132,7 @@ class ChainEngine:
         if not keys or next(iter(keys)) in self._chains:
             return
         missing = [(key, context) for key, context in keys.items() if key not in self._chains]
-        lanes = LANES if self.packed else 1
+        lanes = self.together
         chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
         try:
             if n * self.packed_size * lanes < WORTH_THREADS:
@@ -179,13 +179,13 @@ class ChainEngine:
     def restore(self, state: dict[str, Any], history: History, n: int) -> None:
         """Take over the chains of another engine of the same rule, layout and history, which have come to at most `n` steps."""
         fields = Fields(state, "what an agent's chains() gave", "chains")
-        lanes = LANES if self.packed else 1
+        lanes = self.together
         chains = []
         for i, one in enumerate(fields.listed("chains")):
             inner = Fields(one, fields.source, f"chains['chains'][{i}]")
             contexts = inner.listed("contexts")
             inner.check("contexts", 1 <= len(contexts) <= lanes, f"holds {len(contexts)} contexts: 1 to {lanes} are needed")
-            chains.append((PackedChain if self.packed else SingleChain)(self, contexts))
+            chains.append(self.apart(contexts))
             chains[-1].restore(inner, history, n)
         held: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
         order = fields.listed("order")
@@ -208,12 +208,11 @@ class ChainEngine:
         return LANES if self.packed else 1
 
     def apart(self, contexts: Sequence[Any]) -> Chain:
-        """A chain of at most `together` contexts before its first step, which the engine does not keep: to go through it once more."""
+        """A chain of at most `together` contexts before its first step, which the engine does not keep."""
         return (PackedChain if self.packed else SingleChain)(self, list(contexts))
 
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> Chain:
-        form = PackedChain if self.packed else SingleChain
-        chain = form(self, [context for _, context in members])
+        chain = self.apart([context for _, context in members])
         for lane, (key, _) in enumerate(members):
             self._chains[key] = (chain, lane)
         return chain

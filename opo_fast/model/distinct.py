@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .._support.checks import MANY, as_integer, frozen
 from ..errors import OpoError
 from ..kernels.evaluation import PLAN
-from .layout import Immutable, Layout, as_mask_2d
+from .layout import Immutable, Layout, as_mask_2d, row_starts
 
 __all__ = ["NO_PLAN", "Distinct", "short_layers"]
 
@@ -66,7 +66,7 @@ class Distinct(Immutable):
         self.rows: Array = frozen(np.arange(self.n_states + 1, dtype=np.int64) * layout.n_actions)
         self.pairs: Array | None = None
         if self.mask is not None:
-            self.rows = frozen(np.concatenate([[0], np.cumsum(self.mask.sum(axis=1))]).astype(np.int64))
+            self.rows = frozen(row_starts(self.mask.sum(axis=1)))
             self.pairs = frozen(np.flatnonzero(self.mask))
         self._seal()
 
@@ -92,8 +92,7 @@ class Distinct(Immutable):
 
     def unroll_rows(self) -> Array:
         """First row of each state of all layers."""
-        lengths = np.diff(self.rows)
-        return frozen(np.concatenate([[0], np.cumsum(self.unroll(lengths))]))
+        return frozen(row_starts(self.unroll(np.diff(self.rows))))
 
     def spread(self, values: Array, first: Array, last: Array | None = None) -> Array:
         """Values (S, ...) of the stationary states, for the own states.

@@ -14,7 +14,7 @@ from .._support.checks import as_array, as_integer, as_real, checked_unit, froze
 from .._support.memory import check_room
 from ..errors import OpoError, Place
 
-__all__ = ["Immutable", "Layout", "aligned", "as_losses", "as_mask", "as_mask_2d", "uniform_policy"]
+__all__ = ["Immutable", "Layout", "aligned", "as_losses", "as_mask", "as_mask_2d", "row_starts", "uniform_policy"]
 
 Array = npt.NDArray[Any]
 
@@ -181,6 +181,11 @@ def as_losses(layout: Layout, losses: Any, where: str | Place = "losses") -> Arr
     if array.shape != layout.shape:
         raise OpoError(f"{where} has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
     return frozen(checked_unit(array, where))
+
+
+def row_starts(counts: Array) -> Array:
+    """The first row of each state, and one entry more, of numbers of allowed actions."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def as_mask(layout: Layout, mask: Any) -> Array | None:

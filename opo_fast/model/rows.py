@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .._support.checks import frozen
 from .distinct import Distinct
-from .layout import Immutable, Layout
+from .layout import Immutable, Layout, row_starts
 
 __all__ = ["Rows"]
 
@@ -40,7 +40,7 @@ class Rows(Immutable):
         """Rows of the pairs that are allowed, no layer being a copy."""
         rows, pairs = self.layout.rows, None
         if mask is not None:
-            rows = frozen(np.concatenate([[0], np.cumsum(mask.sum(axis=1))]).astype(np.int64))
+            rows = frozen(row_starts(mask.sum(axis=1)))
             pairs = frozen(np.flatnonzero(mask))
         vars(self).update(action_mask=mask, rows=rows, pairs=pairs)
 

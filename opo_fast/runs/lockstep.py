@@ -27,7 +27,7 @@ from ..kernels.models import backward_models, play_models
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.operations import bernoulli
 from ..oracles.together import OraclesTogether, alike
-from .result import COLUMNS, DIAGNOSTICS, ERRORS
+from .columns import COLUMNS, DIAGNOSTICS, ERRORS
 from .simulation import Simulation, looks_at
 from .tables import ContextTables
 from .worlds import ModelWorld

@@ -31,7 +31,7 @@ from .result import SimulationResult
 from .saver import Saver
 from .worlds import world_of
 
-__all__ = ["Saver", "Simulation", "looks_at", "simulate"]
+__all__ = ["Simulation", "looks_at", "simulate"]
 
 Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.Simulation"

@@ -111,7 +111,7 @@ class ContextTables:
         line = self._unused[-1]
         try:
             mdp = self.cmdp.mdp(context)
-            stack = self.loss_oracle._answer(context)
+            stack = self.loss_oracle.candidates_at(context)
             dense = self._fill_dynamics(self.dynamics[line], context)
         except Exception:
             # The episode that plays this context says what is wrong with it.
