@@ -82,7 +82,9 @@ def test_an_edited_file_is_refused(files, tmp_path, name, change):
 @pytest.mark.parametrize("name", READERS)
 def test_a_file_of_an_older_version_is_read_with_a_word(files, tmp_path, name):
     path = edited(files[name], tmp_path / f"{name}.npz", lambda members: members.pop("checksums"))
-    with pytest.warns(UserWarning, match=rf"{name}\.npz' has no checksums, as of an older version: whether it was edited cannot be told"):
+    with pytest.warns(
+        UserWarning, match=rf"{name}\.npz' has no checksums, since an older version wrote it: it is not known whether it was edited"
+    ):
         READERS[name](path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -104,7 +104,7 @@ def test_a_run_of_something_else_is_refused(env, tmp_path, identity):
     run = of.SimulationResult.load(path)
     run.settings["comparison"] = identity
     run.save(path)
-    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz' (was played with|is no run of a comparison)"):
+    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz' (was played with|is not a run of a comparison)"):
         compare(env, ["uniform"], 5, 1, folder=tmp_path)
 
 

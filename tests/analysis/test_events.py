@@ -160,7 +160,7 @@ def test_the_run_of_another_agent_or_environment_is_refused():
     with pytest.raises(of.OpoError, match=r"run: the regret of episode \d+ is .* and the environment of the run are needed"):
         run_events(elsewhere, agent, run)
     fewer = of.FiniteContexts(env.mdps[:2])
-    with pytest.raises(of.OpoError, match=r"run: the context of episode \d+, 2, is none of cmdp's with a probability above 0"):
+    with pytest.raises(of.OpoError, match=r"run: the context of episode \d+, 2, has no positive probability in cmdp"):
         run_events(fewer, agent, run)
     assert run_events(env, agent, run).played == pytest.approx(run.regret.sum(), rel=1e-12)
 

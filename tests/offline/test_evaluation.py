@@ -198,7 +198,7 @@ def test_what_is_wrong_is_named():
         ({"loss_class": TabularLossClass()}, "dynamics_class is missing"),
         (
             {"behavior": np.array([[1.0, 0.0], [0.5, 0.5], [1.0, 0.0]])},
-            "behavior gives the logged action of trajectory 1, step 0 probability 0",
+            "behavior: the logged action of trajectory 1, step 0 has probability 0",
         ),
         ({"folds": 0}, "folds is 0"),
         ({"level": 1.0}, "level is 1"),

@@ -116,7 +116,7 @@ def test_an_agent_without_state_runs_and_says_so(tmp_path):
     summary = run_study(small(agents=["study_cases:stateless"], seeds=1, checkpoint={"episodes": 10}), tmp_path / "s")
     assert (summary.done, summary.failed) == (1, 0)
     (message,) = summary.messages
-    assert "lock / study_cases:stateless / seed 0 has no checkpoints and starts anew when it is interrupted" in message
+    assert "lock / study_cases:stateless / seed 0 has no checkpoints, and begins again if it is interrupted" in message
     assert "Stateless without state() and restore(state)" in message
 
 
@@ -412,7 +412,7 @@ def test_a_checkpoint_of_another_version_is_left_aside(tmp_path):
     state, _ = checkpoint.latest(folder / "checkpoints", id)
     checkpoint.write(folder / "checkpoints", id, 41, {**state, "version": "0.0.1"})
     summary = run_study(study, folder)
-    assert f"starts anew: it was written by opo_fast 0.0.1, and this is {of.__version__}" in summary.messages[0]
+    assert f"begins again: it was written by opo_fast 0.0.1, and this is {of.__version__}" in summary.messages[0]
     assert bits(folder) == whole
 
 
@@ -423,7 +423,7 @@ def test_a_checkpoint_that_does_not_fit_is_left_aside(tmp_path):
     state["recorder"]["simulation"]["agent"]["settings"]["n_actions"] = 7
     checkpoint.write(folder / "checkpoints", id, 41, state)
     summary = run_study(study, folder)
-    assert "starts anew: state belongs to an agent whose n_actions is 7" in summary.messages[0]
+    assert "begins again: state belongs to an agent whose n_actions is 7" in summary.messages[0]
     assert bits(folder) == whole
 
 

@@ -119,7 +119,7 @@ MISTAKES = [
     ("seeds = 3", "seeds = true", r"line 3: seeds is True: a whole number"),
     ("seeds = 3", "seeds = 300000", r"the study has 1,500,000 runs: at most 1,000,000"),
     ('"saturation",', '"satration",', r"line 7: record\.measures\[1\] is 'satration': one of regret"),
-    ("seeds = 3", "seeds = 1000000000", r"line 3: seeds are more than 1,000,000: at most so many runs are supported"),
+    ("seeds = 3", "seeds = 1000000000", r"line 3: seeds has more than 1,000,000 entries, the largest number of runs"),
     ("episodes = 50", "episodes = 50\nseconds = 0", r"line 14: checkpoint\.seconds is 0: a number above 0"),
     ('name = "scales"', 'name = "../up"', r"line 1: name is '\.\./up': letters, digits"),
     ('name = "icu-sepsis"', 'name = "mine:"', r"line 16: environments\[0\]\.name is 'mine:': a name, or an import path"),
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 @pytest.mark.parametrize("seeds", [10**9, 10**30, range(10**9), range(5, 10**30), [0] * 1_000_001])
 def test_more_seeds_than_runs_can_be_are_refused_at_once(seeds):
-    with pytest.raises(of.OpoError, match=r"^seeds are more than 1,000,000"):
+    with pytest.raises(of.OpoError, match=r"^seeds has more than 1,000,000"):
         Study("s", ["icu-sepsis"], ["opo"], episodes=5, seeds=seeds)
 
 

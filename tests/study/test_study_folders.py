@@ -245,7 +245,7 @@ def test_a_checkpoint_of_any_content_is_used_whole_or_left_aside(folder, finishe
     summary = again(folder, finished)
     assert Results(folder).done[id]["resumed"] == (change is None)
     assert len(summary.messages) == (change is not None)
-    assert all("is left aside, and the run starts anew: " in message for message in summary.messages)
+    assert all("is ignored, and the run begins again: " in message for message in summary.messages)
 
 
 # -- several processes, clocks, locks --------------------------------------------------------------------------------------------

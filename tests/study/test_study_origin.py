@@ -72,12 +72,12 @@ def test_an_edited_file_is_told_and_its_runs_are_done_again_or_kept(place, what)
     pytest.importorskip("jinja2", reason="jinja2 (extra 'study') is not installed")
     from opo_fast.study.report import write_report
 
-    assert f"with 2 different contents of its file &#39;{what}&#39;" in write_report(Results(folder)).read_text()
+    assert f"with 2 different versions of its file &#39;{what}&#39;" in write_report(Results(folder)).read_text()
     # Done again: all are of the file as it is now, as in a study of its own.
     assert run_study(study_of(place, seeds=3), folder, changed="redo").done == 6
     run_study(study_of(place, seeds=3), place / "fresh")
     assert bits(folder) == bits(place / "fresh") != after
-    assert "different contents" not in write_report(Results(folder)).read_text()
+    assert "different versions of its file" not in write_report(Results(folder)).read_text()
     # Once all are of one kind nothing is asked.
     assert run_study(study_of(place, seeds=3), folder).done == 6
 
