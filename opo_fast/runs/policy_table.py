@@ -279,7 +279,7 @@ def policy_table(
     Warns
     -----
     UserWarning
-        The agent never observed the context. Contexts that are floats or vectors are not checked.
+        The agent never observed the context. Contexts that are numbers or vectors are not checked.
     """
     agent = getattr(agent, "agent", agent)
     having(agent, "agent", ("policy",), "an Agent")

@@ -189,7 +189,7 @@ class SimulationResult:
 
     @property
     def continuous(self) -> bool:
-        """Whether the contexts are floats or vectors that rarely repeat, or of which there are more than 10,000."""
+        """Whether the contexts are floats or vectors that rarely repeat, or more than 10,000 numbers or vectors."""
         if self.many is not None:
             return self.many.points is not None
         few = 2 * len(self.contexts) <= self.episodes
@@ -217,7 +217,7 @@ class SimulationResult:
         if self.many is None and self.contexts and all(_numeric(context) for context in self.contexts):
             points = Seen(self.contexts).many().points
         if points is None:
-            raise OpoError("the contexts are not floats, or vectors of one length: use summary() instead")
+            raise OpoError("the contexts are not numbers, or vectors of one length: use summary() instead")
         return points
 
     def _tail(self, last: float) -> Array:

@@ -51,7 +51,7 @@ class StoredRun:
 
 
 def default_format() -> str:
-    """ "parquet" if pyarrow is installed, else "npz"."""
+    """The format "parquet" if pyarrow is installed, else "npz"."""
     import importlib.util
 
     return "parquet" if importlib.util.find_spec("pyarrow") is not None else "npz"

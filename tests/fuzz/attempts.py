@@ -110,10 +110,10 @@ SAME = {"occupancy", "evaluate", "solve", "exponential_weights", "policy_chain"}
 @functools.cache
 def public_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-    import test_wrong_types
+    from public_calls import CALLS
 
     # What sets threads or takes the time of whole studies is tried elsewhere.
-    calls = {name: (call, dict(arguments)) for name, (call, arguments) in test_wrong_types.CALLS.items() if name != "set_threads"}
+    calls = {name: (call, dict(arguments)) for name, (call, arguments) in CALLS.items() if name != "set_threads"}
     if "frozen_lake" in calls:
         # Gymnasium takes half a minute for a lake of 255 x 255 fields.
         del calls["frozen_lake"][1]["size"]
