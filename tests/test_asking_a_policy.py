@@ -1,4 +1,4 @@
-"""What is said where a policy is asked for a context it cannot know, and of states in which nothing is decided."""
+"""Policies at unknown contexts, which raise errors or warnings, and tables of states without a choice."""
 
 import warnings
 

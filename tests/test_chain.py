@@ -1,4 +1,4 @@
-"""The fused chain against Algorithm 1 read literally, and the same bits whatever the form, memory, order and threads."""
+"""The chain engine against a literal implementation of Algorithm 1, and the same bits whatever the form, memory, order and threads."""
 
 from __future__ import annotations
 

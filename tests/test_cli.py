@@ -1,4 +1,4 @@
-"""The command line: what it prints and writes, and that every refusal is one line and exit code 2."""
+"""The command line: its output and files, and refusals with one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the diagnostics say, against a direct computation; whether the advice that follows from them helps."""
+"""The diagnostics, against a direct computation, and whether the advice that they lead to helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What notebooks show of models and results: the right numbers, and names that are text."""
+"""The HTML that notebooks show for models and results: correct numbers and escaped names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of compiled code: one compilation per kernel, nothing outside its arrays, a cache that notices, exact words."""
+"""Rules of compiled code: one compilation per kernel, no access outside its arrays, and a cache that notices edits."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_interpreted_words_check_bounds():
 
 
 class GuardedNumpy:
-    """NumPy whose new arrays lie in the middle of larger buffers; `check` finds what was written beside them.
+    """NumPy whose new arrays lie in the middle of larger buffers; `check` finds writes outside the arrays.
 
     The margins are NaN (or absurd whole numbers), so that a result that used them would show it too.
     """

@@ -1,4 +1,4 @@
-"""Runs with more distinct contexts than a result lists: their summary, their files, and joining them."""
+"""Runs with more distinct contexts than a result lists: summaries, files, and joining."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The operations on one model: kernels against the reference, closed forms, long horizons, sampling."""
+"""Operations on one model: kernels against the reference, closed forms, long horizons, sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README shows works as written."""
+"""The examples of the README and the documentation run as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second Ctrl-C: part of the first one, or an end that loses no saving and says what it loses."""
+"""A second Ctrl-C: within a second it belongs to the first; later it stops the run after a file that is being written, with a warning."""
 
 import signal
 import types

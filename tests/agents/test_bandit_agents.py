@@ -1,4 +1,4 @@
-"""Contextual bandits: the special cases of the paper's algorithms, inverse gap weighting, and optimism over what is left of a class."""
+"""Contextual bandits: special cases of the paper's algorithms, inverse gap weighting, and optimism over the plausible part of a class."""
 
 from __future__ import annotations
 

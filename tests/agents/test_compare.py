@@ -1,4 +1,4 @@
-"""Agents side by side: common random numbers, intervals, runs that are kept, and the command."""
+"""Comparisons of agents: common random numbers, intervals, saved runs, and the command."""
 
 from __future__ import annotations
 

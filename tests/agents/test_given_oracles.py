@@ -1,4 +1,4 @@
-"""Oracles that are given to agents as objects: each belongs to one agent, and their settings are those of its runs."""
+"""Oracle objects that are passed to agents: each belongs to one agent, and their settings are part of the agent's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tabular optimistic policy optimization against its loop by hand; the simple baselines; agents by name."""
+"""Tabular optimistic policy optimization against a direct implementation; the simple baselines; agents by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of the proof: by hand, against the lemmas that are checked step by step, over seeds, and with one ingredient broken."""
+"""The events of the proof: by hand, against `lemma_checks`, over many seeds, and with one ingredient broken."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_visits_counted_fourfold_break_the_change_of_measure():
 
 
 class Stuck:
-    """A class whose oracle says the same candidate whatever it sees."""
+    """A class whose oracle always gives the same candidate."""
 
     def __init__(self, inner, candidate):
         self.inner, self.candidate, self.size = inner, candidate, inner.size

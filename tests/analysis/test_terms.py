@@ -1,4 +1,4 @@
-"""The terms of the regret for every agent that has them: identities of the proof, the plain NumPy loops, and values by hand."""
+"""The terms of the regret for every agent that has them: the identities of the proof, plain NumPy loops, and values by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the environment asks for it, a run fails that leaves a kernel out."""
+"""If an environment variable asks for it, a test run fails unless it has compiled every kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward and forward recursion and the policy chain at one context, beside their twins."""
+"""Backward and forward recursion and the policy chain at one context, against their NumPy twins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels for other people's code beside the package's own functions, bit for bit, and beside their twins."""
+"""The public kernels, against the package's own functions bit for bit and against their NumPy twins."""
 
 from __future__ import annotations
 

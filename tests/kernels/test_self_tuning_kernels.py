@@ -1,4 +1,4 @@
-"""Steps of the self-tuning chain, beside `opo_fast.algorithm.self_tuning`, which is plain NumPy."""
+"""Kernels of the self-tuning chain, against the plain NumPy code in `opo_fast.algorithm.self_tuning`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies from logs alone: plans, pessimism, Algorithm 1 on a log, and held-out fits."""
+"""Policies learned from logs: plans, pessimism, Algorithm 1 on a log, and held-out errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time-uniform bounds of means and rows: exact inversions, coverage over simulated runs, the oracles of tables."""
+"""Time-uniform confidence bounds for means and rows: exact inversions, coverage over simulated runs, tabular oracles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corollaries 4.2 and 4.3 of the paper's setting: what the oracles' cumulative errors stay below, over 200 seeds."""
+"""Corollaries 4.2 and 4.3 in the paper's setting: the bounds on the oracles' cumulative errors hold over 200 seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H = LAYOUT.horizon
 
 
 class WorstLoss(FiniteLossOracle):
-    """Deliberately biased: the candidate of greatest squared error."""
+    """Deliberately biased: gives the candidate with the largest squared error."""
 
     def fit(self):
         return int(self.scores.argmax())

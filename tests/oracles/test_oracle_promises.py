@@ -1,4 +1,4 @@
-"""What every oracle promises: the checker passes on the package's own and fails on broken ones, bad data change nothing."""
+"""The protocol of oracles: `check_oracle` accepts the package's oracles and names the faults of broken ones; bad data change nothing."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing(name, tmp_path):
 
 
 class MeanOracle:
-    """A user's own oracle, thirty lines, nothing of the package: the running mean loss, everywhere."""
+    """An oracle that a user might write, without the package: the running mean loss for all pairs."""
 
     def __init__(self):
         self.sums, self.fits = [0.0], [0.5]
@@ -211,7 +211,7 @@ class WrongShape(MeanOracle):
 
 
 class Forgetful(MeanOracle):
-    """Every fit means the newest function."""
+    """All fits stand for the newest function."""
 
     def losses(self, fit, context):
         return np.full(LAYOUT.shape, self.fits[-1])
@@ -248,7 +248,7 @@ class Impure(MeanOracle):
 
 
 class DependsOnAsking(MeanOracle):
-    """The fit depends on how often it was asked for."""
+    """The fit depends on the number of calls."""
 
     def fit(self):
         if self.count:
@@ -354,7 +354,7 @@ def test_answers_from_several_threads_are_the_same_bits(name):
 
 
 class Bounded:
-    """The mean of all losses, and a least loss of each pair that is `above` it."""
+    """The mean of all losses, and a lower bound on the losses that exceeds it by `above`."""
 
     def __init__(self, above=0.0):
         self.above, self.sum, self.count = above, 0.0, 0

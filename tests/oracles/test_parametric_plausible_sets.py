@@ -1,4 +1,4 @@
-"""Plausible sets of parametric oracles: what they share whatever the class."""
+"""Plausible sets of parametric oracles: the properties that all classes share."""
 
 from __future__ import annotations
 

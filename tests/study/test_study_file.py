@@ -1,4 +1,4 @@
-"""The study file: what it means, and that every mistake is named with its key and line."""
+"""The study file: its meaning, and errors that name key and line."""
 
 from __future__ import annotations
 

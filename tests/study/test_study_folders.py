@@ -1,4 +1,4 @@
-"""Folders of studies that are not as they were left: nothing is believed that was changed, nothing ends or stops a command."""
+"""Folders of studies that were changed from outside: changed files are never trusted, and no command crashes or hangs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(finished, tmp_path):
 
 
 def again(folder, finished):
-    """Every command works, and a further call of the study leaves it whole."""
+    """All commands work, and a further call of `run_study` completes the study."""
     for words in (
         ["status", str(folder), "--runs"],
         ["report", str(folder)],
@@ -285,13 +285,13 @@ def test_two_processes_on_one_folder_lose_nothing_and_do_nothing_twice(tmp_path)
     assert bits(tmp_path / "s") == bits(tmp_path / "whole")
 
 
-def test_the_lock_of_a_dead_process_holds_nobody_up(folder, finished):
+def test_the_lock_of_a_dead_process_is_ignored(folder, finished):
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
     (folder / "driver.json").write_text(json.dumps({"host": os.uname().nodename, "pid": int(dead.stdout)}))
     (folder / "lock").write_text("somebody")
     assert not status(Store(folder), small(agents=AGENTS).runs()).driven
     again(folder, finished)
-    # The number of the dead process may be another one's by now.
+    # Another process may have the number of the dead one by now.
     (folder / "driver.json").write_text(json.dumps({"host": os.uname().nodename, "pid": os.getpid()}))
     assert not status(Store(folder), small(agents=AGENTS).runs()).driven
 

@@ -1,4 +1,4 @@
-"""A run's identity includes the code and the files that it comes from."""
+"""A run's identity includes the code and the files from which it was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures, the report and the command line of studies."""
+"""Plots, the report and the command line of studies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NASTY = 'Lock <b>&"x"</b>'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A finished study with a grid, a failing agent and a label that HTML must not understand."""
+    """A finished study with a grid, a failing agent and a label with HTML in it."""
     folder = tmp_path_factory.mktemp("report") / "s"
     environments = [{"name": "combination-lock", "label": NASTY, "options": {"horizon": 3}}]
     agents = [

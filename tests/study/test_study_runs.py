@@ -1,4 +1,4 @@
-"""Runs of a study: the same bits whatever interrupts them and whoever schedules them."""
+"""Runs of a study: the same bits after interruptions and with every scheduler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ needs_joblib = pytest.mark.skipif(importlib.util.find_spec("joblib") is None, re
 
 
 def direct(run):
-    """What `simulate` gives for a run, the study left out."""
+    """The result of `simulate` for a run, without a study."""
     env = of.envs.make(run.environment.name, **run.environment.options)
     agent = of.agents.make(run.agent.name, env, episodes=run.episodes, seed=run.seed, **run.agent.options)
     return of.simulate(env, agent, run.episodes, run.seed, progress=False)

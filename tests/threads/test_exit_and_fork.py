@@ -93,7 +93,7 @@ def test_threads_that_outlive_the_main_one(tmp_path):
 
 
 @together
-def test_without_a_sleep_on_words_workers_take_naps(tmp_path):
+def test_workers_poll_if_the_system_cannot_wait_on_memory(tmp_path):
     (tmp_path / "elsewhere.py").write_text("import platform\nplatform.machine = lambda: 'unknown'\n")
     body = """
     from opo_fast.kernels import _sync

@@ -106,7 +106,7 @@ def test_a_control_group_limits_threads(monkeypatch):
 
 
 def shares(gains, together, calls, alone=1000.0):
-    """How many of so many calls are shared, where `together` tells what each takes (None: nobody came)."""
+    """The share of calls that are shared; `together(i)` is the time of the i-th shared call (None: no thread joined)."""
     count = 0
     for i in range(calls):
         if gains.rests():
@@ -124,7 +124,7 @@ def test_calls_are_shared_while_that_gains():
     assert shares(threads_module._Gains(), lambda i: 600.0, 10_000) > 0.9
     for shared in (lambda i: 1000.0, lambda i: 950.0, lambda i: 5000.0, lambda i: None, lambda i: 500.0 if i % 3 else 9000.0):
         assert shares(threads_module._Gains(), shared, 50_000) < 0.01
-    # Now and then a call is late: that is no reason to do without.
+    # Occasional slow calls do not stop the sharing.
     assert shares(threads_module._Gains(), lambda i: 600.0 if i % 300 else 5000.0, 20_000) > 0.85
     gains = threads_module._Gains()
     shares(gains, lambda i: 5000.0, 50_000)

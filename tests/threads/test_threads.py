@@ -146,7 +146,7 @@ def test_threads_read_what_others_wrote_before_a_meeting(threads, shared_always)
 
 
 @together
-def test_who_comes_late_finds_the_door_shut(shared_always, monkeypatch):
+def test_a_thread_that_comes_too_late_does_not_join(shared_always, monkeypatch):
     crew = threads_module._Crew()
     monkeypatch.setattr(threads_module, "_crew", crew)
     monkeypatch.setattr(threads_module._Gains, "patience", lambda gains, work: 10**6)
