@@ -12,7 +12,7 @@ import opo_fast as of
 
 
 class Fixed:
-    """Plays one policy and writes down what it is asked and told."""
+    """Plays one policy and records all calls."""
 
     def __init__(self, layout: of.Layout, policy: np.ndarray) -> None:
         self.layout, self._policy = layout, policy
@@ -38,7 +38,7 @@ def uniform(cmdp: Any) -> np.ndarray:
 
 
 class Many:
-    """A contextual MDP of endless contexts (vectors), whose classes hold the truth; small enough to be packed or not."""
+    """A contextual MDP with vectors as contexts, whose classes contain the truth; `large` makes the layout too large for packs."""
 
     def __init__(self, large: bool = False, seed: int = 3) -> None:
         rng = np.random.default_rng(seed)

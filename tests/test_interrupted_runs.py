@@ -13,7 +13,7 @@ import opo_fast as of
 
 
 class Interrupting(Fixed):
-    """Ctrl-C while it learns from an episode."""
+    """An agent that sends Ctrl-C while it observes an episode."""
 
     def __init__(self, layout, policy, episode, action):
         super().__init__(layout, policy)

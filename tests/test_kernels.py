@@ -63,7 +63,7 @@ def kernels():
                 yield f"{info.name.rsplit('.')[-1]}.{name}", value
 
 def count(kernel):
-    # A constant in a caller makes a form of its own of a part, which no input does.
+    # A constant in a calling kernel compiles a part for that constant, which no input does.
     return len({tuple(map(unliteral, arguments)) for arguments in kernel.signatures})
 """
 
@@ -96,7 +96,7 @@ from opo_fast.model import transitions as transitions_module
 from strategies import FORMS, random_model, random_policy
 
 def flavours(array):
-    # Writable, read-only, strided, Fortran-ordered, float32, integers where they are some, a list.
+    # Writable, read-only, strided, Fortran-ordered, float32 and integer arrays, and a list.
     read_only = array.copy()
     read_only.flags.writeable = False
     wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]))
@@ -168,7 +168,7 @@ def test_each_kernel_is_compiled_once_whatever_the_input():
 
 @compiled_only
 def test_the_cache_key_has_the_sources_of_all_kernels(tmp_path, monkeypatch):
-    """Numba alone looks at a kernel's own file; an edit of what it calls would go unnoticed."""
+    """Numba by itself only checks a kernel's own file, so it would not notice edits of the functions that it calls."""
     folder = tmp_path / "kernels"
     shutil.copytree(pathlib.Path(_jit.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(_jit, "__file__", str(folder / "_jit.py"))

@@ -63,7 +63,7 @@ def test_a_file_with_any_byte_changed_is_refused_or_is_the_same_model(saved):
             mdp = of.LayeredMDP.load(saved)
         except of.OpoError:
             continue
-        # A byte that carries nothing: a date, a flag, or a name in one of the archive's two lists.
+        # The byte had no effect: a date, a flag, or a name in one of the archive's two lists.
         assert answers(mdp) == expected
 
 

@@ -22,7 +22,7 @@ from opo_fast.runs.simulation import Simulation
 
 
 class Script:
-    """Oracles whose fit is the number of episodes seen and whose answers are written down in advance."""
+    """Oracles whose fit is the number of observed episodes, with answers that are given in advance."""
 
     def __init__(self, losses: list[np.ndarray], transitions: list[list[np.ndarray]]) -> None:
         self.answers = {"losses": losses, "transitions": transitions}
@@ -139,7 +139,7 @@ def test_prefetched_contexts_are_those_that_come():
             return super().policy(context)
 
     of.simulate(many, many.agent(Spy), 41)
-    # The diagnostics ask for the policy of a context again.
+    # The diagnostics compute the policy of a context again.
     assert [c for c, _ in itertools.groupby(told)] == [c for c, _ in itertools.groupby(asked)]
 
 
@@ -372,7 +372,7 @@ def test_observed_losses_outside_the_unit_interval_are_refused():
 
 
 class _OneBuffer:
-    """An environment that writes every context into the same array, or into an array of its own."""
+    """An environment that writes every context into the same array, or into a new one."""
 
     layout = of.Layout([1, 3, 3], n_actions=2)
 

@@ -179,7 +179,7 @@ def test_the_example_of_a_new_agent_runs(capsys, tmp_path):
     exec(compile(code, "example", "exec"), space)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     regret = {words[0]: float(words[2]) for words in lines}
-    # Uniform play loses 100 episodes' worth at first, the same on the same seeds, and next to nothing after them.
+    # The agent plays uniformly in the first 100 episodes, and is almost optimal after them.
     assert regret["commit"] == pytest.approx(regret["uniform"] / 4, rel=0.1)
     env, kind = space["env"], space["ExploreThenCommit"]
     agent, other = (kind(env.layout, env.loss_class, env.dynamics_class, first=first) for first in (10, 10))

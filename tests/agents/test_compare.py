@@ -133,7 +133,7 @@ def test_bad_arguments_are_named(env):
         compare(env, ["uniform"], 10, 0)
     with pytest.raises(of.OpoError, match="at least one agent"):
         compare(env, [], 10, 1)
-    with pytest.raises(of.OpoError, match="options name 'opo'"):
+    with pytest.raises(of.OpoError, match="options has 'opo'"):
         compare(env, ["uniform"], 10, 1, options={"opo": {}})
     with pytest.raises(of.OpoError, match="agent is 'unifrom'"):
         compare(env, ["unifrom"], 10, 1)

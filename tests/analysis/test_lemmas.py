@@ -37,7 +37,7 @@ from opo_fast.analysis.theory import parameters
 
 @st.composite
 def instances(draw):
-    """A true model, a history that has nothing to do with it, and parameters."""
+    """A true model, an unrelated history, and parameters."""
     rng, sizes, n_actions = seeded(draw), draw(layer_sizes(max_horizon=4, max_size=5)), draw(st.integers(1, 4))
     mask = random_mask(rng, (sum(sizes), n_actions)) if draw(st.booleans()) else None
     truth, *fits = (
@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_reference(drawn):
         np.testing.assert_allclose(last.policy, of.reference.policy_chain(history[:-1], **given_), atol=1e-9)
     visits = sum((of.occupancy(last.model, step.policy) for step in list(optimistic_steps(history, **given_))[:-1]), 0 * last.visits)
     np.testing.assert_allclose(last.visits, visits, atol=1e-12)
-    # Q^t is the Q of its own policy at losses that the truncation has raised.
+    # Q^t is the Q of the step's policy with losses raised by the truncation.
     raised = last.model.losses - last.bonus + last.truncation
     scale = 1 + np.abs(raised).max()
     shifted = of.LayeredMDP(last.model.layout, (raised + scale) / (2 * scale), last.model.transitions)
@@ -163,7 +163,7 @@ def test_too_large_a_bonus_costs_more_than_the_bound():
     history = [TRUTH] * 300
     assert violated(TRUTH, optimistic_steps(history, **SMALL), SMALL) == set()
     assert violated(TRUTH, optimistic_steps(history, **wrong), SMALL) == {"bonus, explored", "bonus"}
-    # Where no pair counts as explored the bonus is at its cap, which is what the lemma allows there; one above it is not.
+    # If no pair counts as explored, the bonus is at its cap, and the lemma allows no larger one.
     raised = (step._replace(bonus_loss=step.bonus_loss + 30) for step in optimistic_steps(biased(LOW), **LARGE))
     assert "bonus where under-explored" in violated(LOW, raised, LARGE)
 

@@ -14,7 +14,7 @@ from opo_fast.analysis.theory import PRACTICAL, parameters, regret_bound
 
 
 def layered(horizon: int, n_states: int, n_actions: int) -> of.Layout:
-    """Any layout of these sizes; the formulas look at nothing else."""
+    """A layout with these sizes, on which alone the formulas depend."""
     return of.Layout([1] if horizon == 1 else [1, n_states - horizon + 1, *[1] * (horizon - 2)], n_actions)
 
 

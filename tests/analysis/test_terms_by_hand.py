@@ -74,7 +74,7 @@ def test_the_terms_sum_to_the_regret_of_every_episode(masked, sparse):
 
 
 def test_the_optimistic_value_is_that_of_the_agent():
-    # V^t = V^{pi^t} - term (i) is what the agent's own chain holds once episode t has been observed.
+    # V^t = V^{pi^t} - term (i) is the value in the agent's chain after episode t.
     world = World(4)
     agent, values, optimistic, contexts = world.agent(), [], [], []
     run = Simulation(world.env, agent, 40)
@@ -90,7 +90,7 @@ def test_the_optimistic_value_is_that_of_the_agent():
 
 
 def test_parts_of_a_bandit():
-    # One state: under pi* term (iv) is f^t(a*) - l(a*) - b, or -l(a*) where max{0, .} cuts.
+    # One state: under pi* term (iv) is f^t(a*) - l(a*) - b, or -l(a*) if max{0, .} truncates.
     layout, true, fitted = of.Layout([1], 2), np.array([[0.3, 0.8]]), np.array([[0.5, 0.6]])
     env = of.FiniteContexts([of.LayeredMDP(layout, true, [])])
     classes = of.FiniteLossClass([lambda c: fitted]), of.FiniteDynamicsClass([lambda c: []])

@@ -25,7 +25,7 @@ SETTINGS = f"""
 branch = true
 source = {ROOT / "opo_fast" / "kernels"}
 omit =
-    # Machine instructions and what threads do with them exist only where kernels are compiled: their tests compare them with
+    # Machine instructions, and threads that use them, only exist in compiled kernels: their tests compare them with
     # the plain words, and with one thread. How kernels are compiled and cached is not what they compute.
     */_llvm.py
     */_tiles.py

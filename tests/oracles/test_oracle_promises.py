@@ -140,7 +140,7 @@ def test_masked_actions_are_refused(name):
     agent = of.OPO(LAYOUT, CLASSES["tabular loss"](), CLASSES["tabular dynamics"](), episodes=5, action_mask=MASK)
     with pytest.raises(of.OpoError, match="masked in state 1"):
         agent.observe(masked)
-    if name not in ("finite loss", "finite dynamics"):  # They do not know the mask; their agent does.
+    if name not in ("finite loss", "finite dynamics"):  # These oracles do not know the mask, but their agent does.
         with pytest.raises(of.OpoError, match="masked in state 1"):
             oracle.observe(masked)
 
@@ -151,7 +151,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing(name, tmp_path):
     oracle = CLASSES[name]().oracle(LAYOUT, None)
     oracle.observe_many(log)
     fit, before = oracle.fit(), numbers(oracle, oracle.fit(), CONTEXTS[0])
-    bound = name.startswith("finite") or name == "mixture"  # Their classes know the layout.
+    bound = name.startswith("finite") or name == "mixture"  # The classes of these oracles know the layout.
     wrong = [] if bound else [CLASSES[name]().oracle(of.Layout([1, 3, 4], 2), None).state()]
     other_kind = CLASSES["tabular dynamics" if name != "tabular dynamics" else "linear"]().oracle(LAYOUT, None)
     for state in [*wrong, other_kind.state(), {}]:
@@ -386,7 +386,7 @@ def test_faults_of_one_kind_are_told_once_with_their_number():
     with pytest.raises(of.OpoError) as caught:
         check_oracle(lambda: Bounded(0.9), LAYOUT, log)
     (fault,) = [line for line in str(caught.value).split("\n") if "above the losses of the fit" in line]
-    # Before any data, after 1, 2, 6 and 12 episodes, at each context, in each history; the first is told.
+    # The fault occurs before any data and after 1, 2, 6 and 12 episodes, at each context, in each history; the first is reported.
     assert fault.startswith("- plausible sets: lower(0.1, ")
     assert fault.endswith(" more like it")
     assert len(str(caught.value).split("\n")) == 2

@@ -83,7 +83,7 @@ def test_failed_runs_are_tried_again_from_their_checkpoint_unless_told_not_to(tm
     assert [path.name.rpartition("-")[2] for path in sorted((folder / "checkpoints").iterdir())] == ["15.ckpt", "30.ckpt"]
     (tmp_path / "mended_agent.py").write_text(source.format(1000))
     assert run_study(study, folder, retry_failed=False).failed == 1
-    # The source of the agent has changed: its checkpoint is used where that is asked for.
+    # The agent's source has changed, so its checkpoint is only used with changed="keep".
     summary = run_study(study, folder, changed="keep")
     assert (summary.done, summary.failed) == (1, 0)
     assert next(iter(Results(folder).done.values()))["resumed"] == 1
@@ -114,7 +114,7 @@ def test_a_killed_worker_is_found_out_and_the_others_finish(tmp_path, good):
 
 
 def fail_writing(monkeypatch, number, matching):
-    """Every write to a file whose name contains `matching` fails as the system would."""
+    """Make every write to a file whose name contains `matching` fail with this system error."""
     real = os.fsync
 
     def fsync(handle):
@@ -185,7 +185,7 @@ def test_a_disk_that_is_full_for_failures_too_is_told(tmp_path, monkeypatch):
 
 
 def mounted(folder, *options):
-    """A small file system of its own, or a skip where this user may not mount one."""
+    """Mount a small file system, or skip the test if this user may not."""
     folder.mkdir(exist_ok=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)], capture_output=True, text=True, check=False
@@ -204,7 +204,7 @@ def disk(tmp_path):
 
 
 def fill(path):
-    """Write to `path` until nothing more goes."""
+    """Write to `path` until the disk is full."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         while os.write(handle, b"0" * 4096):

@@ -132,7 +132,7 @@ MISTAKES = [
     ),
     ('label = "Uniform"', 'label = "opo (bonus_scale=1e-06, eta_scale=1)"', r"line 25: agents\[1\] has the same label as agents\[0\]"),
     ('label = "Uniform"', "grd = {}", r"line 27: agents\[1\]\.grd: unknown key \(did you mean 'grid'\?\)"),
-    ("[agents.grid]", "[agents.options]\neta_scale = 1\n[agents.grid]", r"line 25: agents\[0\]\.grid\.eta_scale is an option too"),
+    ("[agents.grid]", "[agents.options]\neta_scale = 1\n[agents.grid]", r"line 25: agents\[0\]\.grid\.eta_scale is also in options"),
     ("[checkpoint]", 'format = "csv"\n[checkpoint]', r"line 12: record\.format: unknown key"),
     ("seeds = 3", 'seeds = 3\nformat = "csv"', r"line 4: format is 'csv': one of parquet, npz"),
     ("seeds = 3", "seeds = ", r"not valid TOML: .*line 3"),

@@ -34,7 +34,7 @@ from strategies import random_model
 from opo_fast._support import threads
 look = threads._look
 thread_cases.share_always()
-# Whether the interpreter ends is what is asked here, not how busy the machine is.
+# The load of the machine must not matter in this test.
 threads._look = look
 threads._load.running = lambda: 1
 of.set_threads(2)
@@ -98,7 +98,7 @@ def test_workers_poll_if_the_system_cannot_wait_on_memory(tmp_path):
     body = """
     from opo_fast.kernels import _sync
     assert not _sync.KEEP
-    # Compiled before workers are asked, who leave after a second without work.
+    # Compile first, since workers end after a second without work.
     of.set_threads(1)
     assert thread_cases.halved() == (thread_cases.expected(), False)
     of.set_threads(2)
@@ -112,7 +112,7 @@ def test_workers_poll_if_the_system_cannot_wait_on_memory(tmp_path):
 
 
 def in_child(work):
-    """Exit status of a forked child that does `work`; a child that is stuck is ended by a signal."""
+    """Exit status of a forked child that calls `work`; a child that hangs is killed."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -128,7 +128,7 @@ def in_child(work):
 @forks
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_finds_stores_whole():
-    """While other threads use them without a pause."""
+    """Other threads use the stores all the time."""
     store, stop = store_module.LRU(1000), threading.Event()
 
     def use():
@@ -175,7 +175,7 @@ def test_a_fork_does_not_wait_for_chains_of_another_thread(shared_always):
             stop.wait(60)
 
     def check():
-        # What another thread may have been in the middle of is not used.
+        # The child does not use anything that another thread may have been changing.
         assert not engine._chains
         assert agent.policy(0).tobytes() == before
 
@@ -205,7 +205,7 @@ def test_a_child_has_workers_of_its_own(shared_always):
         assert run_all(abs, [(-1,), (-2,)]) == [1, 2]
 
     statuses = []
-    # The thread that forks is the child's main one.
+    # The thread that forks is the main thread of the child.
     forker = threading.Thread(target=lambda: statuses.append(in_child(check)))
     forker.start()
     forker.join()

@@ -37,7 +37,7 @@ def test_workers_keep_off_the_callers_processor(shared_always):
             os.sched_setaffinity(0, {here})
             places = threads_module._look(1)
             assert places.here == here
-            # As before the caller was moved here, and might be moved away.
+            # The state before the caller moved to this processor.
             threads_module._crew.gather(places._replace(n=2, usable=usable))
             (worker, *_) = threads_module._crew.workers
             assert os.sched_getaffinity(worker.native_id) == usable - {here}
@@ -88,7 +88,7 @@ def test_the_tightest_control_group_counts(tmp_path):
     write(root / "cpu,cpuacct/docker/a:b/cpu.cfs_quota_us", "-1\n")
     write(root / "cpu,cpuacct/docker/a:b/cpu.cfs_period_us", "100000\n")
     assert processors_module.granted_below(tmp_path) == float("inf")
-    # In a container the path is that of the host, and the group itself is at the top.
+    # In a container the path is that of the host, but the group is mounted at the top.
     write(root / "cpu,cpuacct/cpu.cfs_quota_us", "300000\n")
     write(root / "cpu,cpuacct/cpu.cfs_period_us", "100000\n")
     assert processors_module.granted_below(tmp_path) == 3

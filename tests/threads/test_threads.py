@@ -68,7 +68,7 @@ def test_a_call_inside_a_part_stays_in_its_thread(shared_always):
         assert set(inner) == {threading.get_ident()}
         return i
 
-    # More parts than threads: none may wait for a free thread of the pool that its own parts hold.
+    # More parts than threads: no part may wait for a thread that its own inner parts occupy.
     assert run_all(outer, [(i,) for i in range(20)]) == list(range(20))
     assert len(set(run_all(threading.get_ident, [()] * 1))) == 1
 
@@ -106,7 +106,7 @@ def test_same_bits_from_many_threads_of_the_caller(here):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_same_bits_in_another_process(here, start):
-    """Forked after the workers were in use, the child has their names but none of them."""
+    """The process is forked after the workers were used, so the child has their records but no threads."""
     if start not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system cannot start processes by {start}")
     of.set_threads(2)
@@ -140,7 +140,7 @@ def test_a_policy_at_the_edge_of_the_tolerance_is_judged_alike_by_any_number_of_
 def test_threads_read_what_others_wrote_before_a_meeting(threads, shared_always):
     of.set_threads(threads)
     for rounds in (0, 1, 100, 5000):
-        # The number of the thread, true but for the first, is what one of them returned.
+        # Each thread returns its number, which is true except for the first.
         assert halved(rounds, threads) == (expected(rounds), True)
         assert joined() == threads
 
@@ -158,7 +158,7 @@ def test_a_thread_that_comes_too_late_does_not_join(shared_always, monkeypatch):
     worker.start()
     time.sleep(0.2)
     monkeypatch.setattr(threads_module._Gains, "patience", lambda gains, work: 10**9)
-    # One of the two that are asked is there.
+    # Only one of the two threads has joined.
     assert halved(most=3) == (expected(), True)
     assert joined() == 2
     of.set_threads(2)
@@ -183,7 +183,7 @@ def test_impatient_calls_are_right_whether_others_come_or_not(shared_always, mon
 
 @together
 def test_ctrl_c_keeps_no_thread_waiting(shared_always):
-    """Pressed again and again, anywhere in the call."""
+    """Ctrl-C comes again and again, anywhere in the call."""
     if not hasattr(signal, "setitimer"):
         pytest.skip("this system has no timer that can press it")
     of.set_threads(2)
@@ -206,7 +206,7 @@ def test_ctrl_c_keeps_no_thread_waiting(shared_always):
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
-        # The timer went off once more before it was stopped.
+        # The timer fired again before it was stopped.
         pressed += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

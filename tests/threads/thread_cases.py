@@ -20,7 +20,7 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not
 
 
 def share_always():
-    """Have each call shared by as many threads as were set, however busy the machine and whatever it gains."""
+    """Share every call among as many threads as were set, whatever the load and whether or not it saves time."""
     look = threads_module._look
     threads_module._look = lambda most: look(1)._replace(n=most)
     threads_module._Gains.rests = lambda gains: False
@@ -30,7 +30,7 @@ def share_always():
 
 
 def joined():
-    """Threads that took part in the last call that asked for several."""
+    """Number of threads that took part in the last shared call."""
     return int(threads_module._crew.gate[_sync.JOINED])
 
 
@@ -55,7 +55,7 @@ def bits_elsewhere():
 
 @kernel
 def halves(me, n, gate, x, rounds):
-    """Each round replaces `x` by the mean of an entry and the next one; what others wrote is read after a meeting."""
+    """Each round replaces `x` by the mean of an entry and the next one; entries of other threads are read after `meet`."""
     size = x.shape[1]
     for r in range(rounds):
         for i in range(size * me // n, size * (me + 1) // n):
