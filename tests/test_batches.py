@@ -82,7 +82,7 @@ def test_values_alone(case, backend):
 @cases
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("batch", [False, True])
-def test_results_go_where_they_are_asked_to(case, backend, batch):
+def test_results_are_written_to_out(case, backend, batch):
     mdp, policies = problem(case, 3)
     policy, models = (policies, [mdp] * 3) if batch else (policies[0], mdp)
     q, v, chosen = np.full(policy.shape, np.nan), np.full(policy.shape[:-1], np.nan), np.full(policy.shape, np.nan)
@@ -111,7 +111,7 @@ def test_results_go_where_they_are_asked_to(case, backend, batch):
     assert of.bonus(policies, 1.0, out=visits, backend=backend) is visits
 
 
-def test_the_policy_of_a_chain_goes_where_it_is_asked_to():
+def test_the_policy_of_a_chain_is_written_to_out():
     for masked in (False, True):
         mdp, _ = problem(("dense", 3, masked), 1)
         chain = of.PolicyChain(mdp.layout, eta=0.1, beta_loss=0.1, beta_dynamics=0.1, action_mask=mdp.action_mask)
@@ -333,7 +333,7 @@ def test_what_an_update_cannot_hold_is_refused():
             updatable(mdp).update(transitions=given)
 
 
-def test_whatever_keeps_models_takes_no_updatable_one():
+def test_updatable_models_are_refused_where_models_are_kept():
     mdp, _ = problem(("dense", 3, False), 1)
     model = updatable(mdp)
     chain = of.PolicyChain(mdp.layout, eta=0.1, beta_loss=0.1, beta_dynamics=0.1)
@@ -349,7 +349,7 @@ def test_whatever_keeps_models_takes_no_updatable_one():
             call()
 
 
-def test_an_updatable_model_says_what_it_is():
+def test_the_repr_of_an_updatable_model():
     mdp, _ = problem(("dense", 3, True), 1)
     model = updatable(mdp)
     same(model.uniform_policy(), mdp.uniform_policy())

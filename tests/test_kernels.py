@@ -201,7 +201,7 @@ def test_an_edit_of_a_called_file_is_noticed(tmp_path):
 
 
 @compiled_only
-def test_without_a_place_for_the_cache_kernels_work_and_one_warning_says_so(monkeypatch):
+def test_kernels_work_without_a_cache_folder_and_warn_once(monkeypatch):
     def refuse(function):
         raise RuntimeError("cannot cache function: no locator available")
 

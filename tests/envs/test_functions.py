@@ -121,7 +121,7 @@ def test_what_a_function_must_not_return():
         envs.from_functions(2, 0, ["a"], lambda *given: 0)
 
 
-def test_an_agent_without_the_mask_is_refused_with_the_word_that_helps():
+def test_an_agent_without_the_mask_is_refused_with_a_hint():
     env = envs.from_functions(
         2, 0, ["a", "b"], lambda *given: 0, lambda *given: 0.0, allowed=lambda stage, state: ["a"] if stage else ["a", "b"]
     )
