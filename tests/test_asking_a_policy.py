@@ -82,7 +82,7 @@ def test_what_was_observed_is_saved(tmp_path):
     del state["observed_contexts"]  # as of an older version
     again.restore(state)
     assert again.seen is None
-    with pytest.raises(of.OpoError, match=r"state\['observed_contexts'\] holds something else than texts and whole numbers"):
+    with pytest.raises(of.OpoError, match=r"state\['observed_contexts'\] holds contexts that are not strings or integers"):
         again.restore({**state, "observed_contexts": [1.5]})
 
 

@@ -65,8 +65,8 @@ def test_a_history_beyond_its_runs(name):
     refused(name, "history.length", lambda n: n + 2, r"history.length'\] is .* one step for each episode")
     refused(name, "history.starts", lambda starts: starts[::-1] - 1, "history.starts")
     refused(name, "history.starts", lambda starts: starts + 10**9, "history.starts")
-    refused(name, "history.runs", lambda runs: np.where(runs == runs[-1], 9, runs), "fit that the oracle cannot have given")
-    refused(name, "history.runs", lambda runs: -1 - runs, "fit that the oracle cannot have given")
+    refused(name, "history.runs", lambda runs: np.where(runs == runs[-1], 9, runs), "fit that the oracle cannot have returned")
+    refused(name, "history.runs", lambda runs: -1 - runs, "fit that the oracle cannot have returned")
     refused(name, "history.runs", None, "no 'history.runs'")
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "FLOAT64",
     "MANY",
     "as_array",
+    "as_delta",
     "as_distribution",
     "as_dtype",
     "as_list",
@@ -108,6 +109,14 @@ def as_number(value: Any, name: str, *, least: float = 0.0, most: float = np.inf
         else:
             span = f"strictly between {least:g} and {most:g}" if strict else f"from {least:g} to {most:g}"
         raise OpoError(f"{name} is {number!r}: a finite number {span} is needed")
+    return number
+
+
+def as_delta(value: Any, name: str = "delta") -> float:
+    """`value` as a failure probability, or an error that names it; with less than 1e-100, quotients such as size / delta may overflow."""
+    number = as_number(value, name, most=1.0, strict=True)
+    if number < 1e-100:
+        raise OpoError(f"{name} is {number!r}: a failure probability of at least 1e-100 is needed")
     return number
 
 

@@ -236,7 +236,7 @@ def test_playing_more_episodes_than_the_parameters_are_for_warns_once(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of.simulate(env, agent, 3)
-    with pytest.warns(UserWarning, match="plays more than the 3 episodes that its theory's parameters are for") as caught:
+    with pytest.warns(UserWarning, match="plays more episodes than the 3 for which its parameters were computed") as caught:
         of.simulate(env, agent, 3)
     assert len(caught) == 1
     # By hand there is no such number.

@@ -127,7 +127,7 @@ def test_a_restored_table_goes_on_with_the_same_bits():
 
 
 def test_a_table_that_is_too_large_is_refused():
-    with pytest.raises(of.OpoError, match="counts are kept for at most"):
+    with pytest.raises(of.OpoError, match="which a table can hold"):
         TabularOPO(of.Layout([1, 20000, 20000], 2), episodes=10)
 
 

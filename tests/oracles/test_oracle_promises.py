@@ -87,11 +87,11 @@ def test_the_packages_oracles_keep_their_promises(name, mask):
         *(
             ["error and gain"]
             if hasattr(oracle, "gain")
-            else ["error", 'gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle']
+            else ["error", 'gain: not offered (no gain(fit)), so the schedule ("gain", threshold) cannot be used']
         ),
         "plausible sets"
         if kept
-        else "plausible sets: not offered (no keep_plausible(delta)), so agents with this oracle have its fits alone",
+        else "plausible sets: not offered (no keep_plausible(delta)), so OPO has no guarantee where exploration is hard",
         "save and load",
     ]
 
@@ -282,14 +282,14 @@ class NotDistribution(UniformDynamics):
     [
         (OutOfRange, "shape and range .*a number in .0, 1. is needed"),
         (WrongShape, r"has shape \(7, 3\)"),
-        (Forgetful, "is another after more data"),
+        (Forgetful, "changed after more data"),
         (SameName, "equal fits: fit\\(\\) gave 0 twice, for different functions"),
-        (Restless, "called twice without new data gives different answers"),
-        (Random, "determinism: two fresh oracles with the same data differ"),
+        (Restless, "called twice without new data returns different values"),
+        (Random, "determinism: two new oracles with the same data differ"),
         (Impure, "a context was written to"),
         (DependsOnAsking, "a fit after each episode and one fit at the end differ"),
         (WrongError, "error: error"),
-        (Leaky, r"save and load: fit\(\) is \d+, and \d+ once loaded"),
+        (Leaky, r"save and load: fit\(\) is \d+, but \d+ after loading"),
         (NotDistribution, "the row sums to"),
     ],
 )
@@ -297,7 +297,7 @@ def test_the_checker_names_the_broken_promise(broken, message):
     log = TrajectoryLog.collect(World(), 20, seed=1)
     log = TrajectoryLog(LAYOUT, [np.array(c) for c in log.contexts], log.states, log.actions, log.losses)
     copies = [of.Trajectory(np.array(t.context), t.states, t.actions, t.losses) for t in log]
-    with pytest.raises(of.OpoError, match=f"(?s)does not keep its promises:.*{message}"):
+    with pytest.raises(of.OpoError, match=f"(?s)violates the protocol:.*{message}"):
         check_oracle(broken, LAYOUT, copies, contexts=[np.array(c) for c in CONTEXTS])
 
 
@@ -399,7 +399,7 @@ def test_what_an_oracle_does_not_offer_is_named():
     assert not any(line.startswith("error and gain") for line in passed)
     assert [line for line in passed if line.startswith(("error", "gain"))] == [
         "error: not offered (no error(fit, trajectory)), so agents compute it from the whole function",
-        'gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle',
+        'gain: not offered (no gain(fit)), so the schedule ("gain", threshold) cannot be used',
     ]
 
 
