@@ -134,8 +134,8 @@ def test_no_memory_is_taken_in_a_loop():
         of.solve(mdp, out=(q, v, chosen))
         of.occupancy(mdp, policy, out=q)
 
-    # By then the transposed copy is made that repeated occupancies of sparse models gather from, once for all, and CPython 3.11
-    # has the 2,000 freed tuples of twenty arguments that it keeps and does not use again.
+    # By then the transposed copy for repeated occupancies of sparse models has been made, and CPython 3.11
+    # has its free list of 2,000 tuples with twenty entries, which it keeps.
     for _ in range(2_100):
         loop()
     tracemalloc.start()
@@ -197,7 +197,7 @@ def updatable(mdp):
 
 
 def other_numbers(mdp, seed=3):
-    """Losses, and transitions with each row turned around: other places, as many of them."""
+    """Other losses, and transitions with each row reversed, so that the indices differ but their number does not."""
     rng = np.random.default_rng(seed)
     turned, arrays = {}, mdp.transitions.arrays()
     for array in arrays:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not _jit.COMPILED, reason="nothing is compiled, 
 
 @pytest.fixture
 def use(tmp_path, monkeypatch):
-    """Has two kernels made anew, as a process begins, which use the cache in a folder: value, fault, warnings, whether it was a hit."""
+    """Make two kernels with the cache in a folder, as in a new process: value, error, warnings, and whether it was a hit."""
 
     def call():
         monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))

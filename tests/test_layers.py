@@ -359,7 +359,7 @@ def test_models_are_read_only_also_after_pickling_and_copying(form, send):
     before = answers(mdp)
     other = send(mdp)
     arrays = list(all_arrays(other))
-    assert len(arrays) >= (7 if form == "stationary" else 8)  # rows and pairs of all layers are made when they are asked for
+    assert len(arrays) >= (7 if form == "stationary" else 8)  # rows and pairs of all layers are only made when they are used
     assert not any(array.flags.writeable for array in arrays)
     assert answers(other) == before
     assert other.layout == mdp.layout

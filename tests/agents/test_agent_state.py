@@ -18,7 +18,7 @@ from opo_fast.runs.simulation import Simulation
 
 
 def contexts(seed=0, n=3, sizes=(1, 3, 4), n_actions=3):
-    """Contexts with two loss and two dynamics candidates, which swap as data come in."""
+    """Contexts with two loss and two dynamics candidates, between which the fits change with more data."""
     rng = np.random.default_rng(seed)
     models = [[random_model(rng, sizes, n_actions) for _ in range(n)] for _ in range(2)]
     env = of.FiniteContexts(models[1])
@@ -239,7 +239,7 @@ def test_playing_more_episodes_than_the_parameters_are_for_warns_once(name):
     with pytest.warns(UserWarning, match="plays more episodes than the 3 for which its parameters were computed") as caught:
         of.simulate(env, agent, 3)
     assert len(caught) == 1
-    # By hand there is no such number.
+    # With parameters given by hand there is no such number.
     by_hand = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=1, eta=1.0, beta_loss=1.0, beta_dynamics=1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

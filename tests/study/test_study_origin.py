@@ -133,9 +133,9 @@ def test_a_checkpoint_of_other_code_is_ignored_unless_it_is_to_be_kept(place):
         checkpoint.write(store.checkpoints, run.id, 7, content)
         summary = run_study(study, store.folder, changed=changed)
         assert store.finished()[0][run.id]["resumed"] == resumed
-        told = [message for message in summary.messages if "left aside" in message]
-        assert len(told) == (changed == "ask")
-        assert all("it was written before a change of agent: own_agent.py" in message for message in told)
+        about = [message for message in summary.messages if "is ignored" in message]
+        assert len(about) == (changed == "ask")
+        assert all("it was written before a change of agent: own_agent.py" in message for message in about)
         next(store.runs.glob(f"{run.id}.*")).unlink()
 
 
