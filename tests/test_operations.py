@@ -240,7 +240,7 @@ def test_chain_over_two_thousand_steps(form):
     policy = of.policy_chain(history, **settings)
     assert np.isfinite(policy).all()
     np.testing.assert_allclose(policy.sum(axis=1), 1.0, rtol=0, atol=1e-15)
-    # Q is up to 2000 here, with a relative rounding error of up to 1e-12.
+    # Q is up to 2000 here, so rounding may change it by 1e-12.
     np.testing.assert_allclose(policy, of.policy_chain(history, backend="numpy", **settings), rtol=0, atol=1e-10)
 
 

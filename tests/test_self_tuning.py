@@ -319,7 +319,7 @@ def test_betas_follow_the_doubled_number_of_steps():
     for step, episodes in [(0, 1), (1, 2), (2, 4), (3, 4), (4, 8), (1023, 1024), (1024, 2048)]:
         theory = of.analysis.parameters(layout, episodes, **sizes, delta=0.1)
         assert (rule.bonus(step).beta_loss, rule.bonus(step).beta_dynamics[0]) == theory[1:]
-        # While the bonus has no effect, all steps belong to one batch.
+        # The bonus stays the same until the number of steps doubles, or until it begins to have an effect.
         assert rule.bonus(step).end >= episodes
         assert rule.bonus(rule.bonus(step).end).needed
     first = next(2**k for k in range(60) if rule.bonus(2**k).needed)
@@ -327,7 +327,7 @@ def test_betas_follow_the_doubled_number_of_steps():
     assert rule.bonus(first).end == 2 * first
     fixed = self_tuning_rule(layout, **sizes, delta=0.1, episodes=500, plausible=True)
     assert fixed.bonus(3).beta_loss == of.analysis.parameters(layout, 500, **sizes, delta=0.1).beta_loss
-    # At a very large T the doubling ends.
+    # The bonus only has an effect after a very large number of steps.
     assert rule.bonus(100).needed is False
     assert rule.bonus(10**9).needed is True
 

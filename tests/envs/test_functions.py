@@ -100,7 +100,7 @@ def test_candidates_contexts_and_allowed_actions():
     assert env.state_names[:3] == ("start", "0", "1")
     assert env.action_mask[1].tolist() == [True, True]
     assert env.action_mask[2].tolist() == [False, True]
-    # No action is allowed in 1 except resting; resting never reaches state 2. In context 0 pushing leaves 0.
+    # State 2 costs 1 in context 2, and resting in 0 and 1 never reaches it. State 0 costs 1 in context 0, and pushing leaves it.
     assert of.solve(env.mdp(2)).v[0] == 0.0
     assert of.solve(env.mdp(0)).v[0] == pytest.approx(0.5 * 1.0)
     assert len(env.dynamics_class) == len(env.loss_class) == 2
