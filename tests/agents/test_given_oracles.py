@@ -178,7 +178,9 @@ def test_an_oracle_may_tell_its_settings_itself(tmp_path):
     opo(Telling(2.0, told="one")).load(tmp_path / "agent.npz")
     with pytest.raises(of.OpoError, match=r"an agent whose loss_oracle\.told is 'one': 'two' is needed"):
         opo(Telling(told="two")).load(tmp_path / "agent.npz")
-    with pytest.raises(of.OpoError, match=r"settings\(\) of the Telling has 'told': \[1\]; numbers, strings, booleans or arrays are needed"):
+    with pytest.raises(
+        of.OpoError, match=r"settings\(\) of the Telling has 'told': \[1\]; numbers, strings, booleans or arrays are needed"
+    ):
         opo(Telling(told=[1]))
 
 
