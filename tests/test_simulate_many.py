@@ -1,4 +1,4 @@
-"""Many seeds of one setting: the bits of `simulate` seed by seed, side by side or not."""
+"""`simulate_many` has the bits of `simulate` for every seed, whether or not the seeds run in lockstep."""
 
 from __future__ import annotations
 

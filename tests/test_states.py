@@ -1,4 +1,4 @@
-"""What is loaded is checked whole before anything is taken: one error that names the field, and nothing has changed."""
+"""Loaded states are checked completely before anything is changed; the error names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""opo-fast offline: from a log or an environment to a policy and what it costs."""
+"""`opo-fast offline`: from a log or an environment to a policy and its value."""
 
 from __future__ import annotations
 

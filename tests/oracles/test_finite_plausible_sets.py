@@ -1,4 +1,4 @@
-"""Plausible sets of finite classes: coverage, nestedness, what is left of an empty set, least losses, schedules, saving."""
+"""Plausible sets of finite classes: coverage, nestedness, empty sets, least losses, schedules, saving."""
 
 from __future__ import annotations
 

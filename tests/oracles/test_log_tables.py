@@ -1,4 +1,4 @@
-"""Logs from tables and CSV files as people have them, and back."""
+"""Logs from tables and CSV files in the forms that users have, and back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_frame(rows, kind):
 
 
 class Interchange:
-    """A data frame of which nothing is known but the interchange protocol."""
+    """A data frame that only offers the interchange protocol."""
 
     def __init__(self, frame):
         self._frame = frame

@@ -1,4 +1,4 @@
-"""What every oracle promises: the checker passes on the package's own and fails on broken ones, bad data change nothing."""
+"""The protocol of oracles: `check_oracle` accepts the package's oracles and names the faults of broken ones; bad data change nothing."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_masked_actions_are_refused(name):
     agent = of.OPO(LAYOUT, CLASSES["tabular loss"](), CLASSES["tabular dynamics"](), episodes=5, action_mask=MASK)
     with pytest.raises(of.OpoError, match="masked in state 1"):
         agent.observe(masked)
-    if name not in ("finite loss", "finite dynamics"):  # They do not know the mask; their agent does.
+    if name not in ("finite loss", "finite dynamics"):  # These oracles do not know the mask, but their agent does.
         with pytest.raises(of.OpoError, match="masked in state 1"):
             oracle.observe(masked)
 
@@ -151,7 +151,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing(name, tmp_path):
     oracle = CLASSES[name]().oracle(LAYOUT, None)
     oracle.observe_many(log)
     fit, before = oracle.fit(), numbers(oracle, oracle.fit(), CONTEXTS[0])
-    bound = name.startswith("finite") or name == "mixture"  # Their classes know the layout.
+    bound = name.startswith("finite") or name == "mixture"  # The classes of these oracles know the layout.
     wrong = [] if bound else [CLASSES[name]().oracle(of.Layout([1, 3, 4], 2), None).state()]
     other_kind = CLASSES["tabular dynamics" if name != "tabular dynamics" else "linear"]().oracle(LAYOUT, None)
     for state in [*wrong, other_kind.state(), {}]:
@@ -169,7 +169,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing(name, tmp_path):
 
 
 class MeanOracle:
-    """A user's own oracle, thirty lines, nothing of the package: the running mean loss, everywhere."""
+    """An oracle that a user might write, without the package: the running mean loss for all pairs."""
 
     def __init__(self):
         self.sums, self.fits = [0.0], [0.5]
@@ -211,7 +211,7 @@ class WrongShape(MeanOracle):
 
 
 class Forgetful(MeanOracle):
-    """Every fit means the newest function."""
+    """All fits stand for the newest function."""
 
     def losses(self, fit, context):
         return np.full(LAYOUT.shape, self.fits[-1])
@@ -248,7 +248,7 @@ class Impure(MeanOracle):
 
 
 class DependsOnAsking(MeanOracle):
-    """The fit depends on how often it was asked for."""
+    """The fit depends on the number of calls."""
 
     def fit(self):
         if self.count:
@@ -354,7 +354,7 @@ def test_answers_from_several_threads_are_the_same_bits(name):
 
 
 class Bounded:
-    """The mean of all losses, and a least loss of each pair that is `above` it."""
+    """The mean of all losses, and a lower bound on the losses that exceeds it by `above`."""
 
     def __init__(self, above=0.0):
         self.above, self.sum, self.count = above, 0.0, 0
@@ -386,7 +386,7 @@ def test_faults_of_one_kind_are_told_once_with_their_number():
     with pytest.raises(of.OpoError) as caught:
         check_oracle(lambda: Bounded(0.9), LAYOUT, log)
     (fault,) = [line for line in str(caught.value).split("\n") if "above the losses of the fit" in line]
-    # Before any data, after 1, 2, 6 and 12 episodes, at each context, in each history; the first is told.
+    # The fault occurs before any data and after 1, 2, 6 and 12 episodes, at each context, in each history; the first is reported.
     assert fault.startswith("- plausible sets: lower(0.1, ")
     assert fault.endswith(" more like it")
     assert len(str(caught.value).split("\n")) == 2

@@ -1,4 +1,4 @@
-"""Refit schedules, starting from a log, and held-out errors in the result."""
+"""Refit schedules, warm starts from a log, and held-out errors in the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scikit-learn estimators as oracles: the same numbers as the estimator alone, the support, refusals, the worked example."""
+"""scikit-learn estimators as oracles: the same numbers as the estimator itself, the support, refused estimators, the worked example."""
 
 from __future__ import annotations
 

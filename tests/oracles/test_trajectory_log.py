@@ -1,4 +1,4 @@
-"""Logs in columns: what is taken, what is refused, and that files hold them whole."""
+"""Trajectory logs: accepted and refused columns, and files that give back the same log."""
 
 from __future__ import annotations
 
