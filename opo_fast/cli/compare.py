@@ -14,8 +14,7 @@ from .._support.text import figure, interval, printable, setting, share
 from .._support.threads import set_threads
 from ..errors import OpoError
 from ..runs.compare import Comparison, compare
-from ..runs.plots import missing_matplotlib
-from .options import Env, Horizon, Plot, Settings, Threads, cell, command, console, environment, safe, short, show_table, value_of
+from .options import Env, Horizon, Plot, Settings, Threads, can_draw, cell, command, console, environment, safe, short, show_table, value_of
 
 __all__ = ["app", "table"]
 
@@ -77,12 +76,8 @@ def compare_agents(
         stream.print(f"[dim]setting of {safe(label)}: {safe(used or ('self-tuning' if name == 'opo' else 'no settings'))}[/dim]")
     if found.interrupted:
         stream.print("Interrupted: the same command continues from here", style="yellow")
-    if plot:
-        missing = missing_matplotlib()
-        if missing:
-            typer.echo(f"no picture: {missing}", err=True)
-        else:
-            found.plot(folder / "regret.png", log=log)
+    if plot and can_draw():
+        found.plot(folder / "regret.png", log=log)
     stream.print(f"[dim]{safe(folder)}[/dim]")
 
 

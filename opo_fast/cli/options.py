@@ -27,6 +27,7 @@ __all__ = [
     "Plot",
     "Settings",
     "Threads",
+    "can_draw",
     "command",
     "cell",
     "console",
@@ -89,6 +90,16 @@ def show_table(console: Console, table: Table) -> None:
         for name, value in zip(names[1:], values[1:], strict=True):
             if str(value):
                 console.print(Text(f"  {name} "), value, sep="")
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed; if not, say that there is no picture."""
+    from ..runs.plots import missing_matplotlib
+
+    missing = missing_matplotlib()
+    if missing:
+        typer.echo(f"no picture: {missing}", err=True)
+    return not missing
 
 
 def environment_options(horizon: int | None, settings: Sequence[str] | None) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from rich.table import Table
 from .._support.text import duration, figure, printable, share
 from .._support.threads import processors
 from ..errors import OpoError
-from ..runs.plots import missing_matplotlib, save_figure
+from ..runs.plots import save_figure
 from ..study.file import Study
 from ..study.progress import failed_label, status
 from ..study.results import Results
 from ..study.runner import Changed, Summary, run_study
 from ..study.storage import Store
-from .options import cell, console, safe, show_table
+from .options import can_draw, cell, console, safe, show_table
 
 __all__ = ["app"]
 
@@ -232,10 +232,7 @@ def _write_pages(results: Results) -> None:
     from ..study import figures
     from ..study.report import missing_jinja2, write_report
 
-    missing = missing_matplotlib()
-    if missing:
-        typer.echo(f"no picture: {missing}", err=True)
-    else:
+    if can_draw():
         picture = results.store.folder / "regret.png"
         save_figure(figures.curves(results), picture)
         _written(picture)

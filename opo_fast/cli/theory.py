@@ -21,8 +21,7 @@ from ..analysis.event_study import event_study
 from ..analysis.theory import parameters, regret_bound
 from ..errors import OpoError
 from ..model.layout import Layout
-from ..runs.plots import missing_matplotlib
-from .options import Env, Horizon, Settings, cell, console, environment, safe, short, show_table
+from .options import Env, Horizon, Settings, can_draw, cell, console, environment, safe, short, show_table
 from .theory_scaling import show_scaling
 
 __all__ = ["app"]
@@ -111,7 +110,7 @@ def show_parameters(
 
 
 NEVER = 0.99 * MOST_EPISODES
-"""The value of `informative_from` if there is no such number of episodes is above this."""
+"""`informative_from` returns more than this if there is no such number of episodes."""
 STATEMENTS = {
     "squared": "errors of the loss fits (corollary), 1 - delta/8",
     "hellinger": "errors of the dynamics fits (corollary), 1 - delta/8",
@@ -247,11 +246,8 @@ def show_events(
         stream.print(f"{label}: {column.mean():.3f} over all episodes, {column[:, -1].mean():.3f} in the last one")
     folder = as_folder(out or pathlib.Path("runs") / f"events-{short(env)}", "--out")
     found.save(folder / "events.npz")
-    missing = missing_matplotlib() if plot else None
-    if plot and missing is None:
+    if plot and can_draw():
         found.plot(folder / "events.png")
-    if missing:
-        typer.echo(f"no picture: {missing}", err=True)
     stream.print(f"[dim]{safe(folder)}[/dim]")
 
 

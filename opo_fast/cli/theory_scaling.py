@@ -22,13 +22,13 @@ from .._support.text import count, interval
 from .._support.threads import processors
 from ..analysis.bounds import bounds
 from ..errors import OpoError
-from ..runs.plots import missing_matplotlib, save_figure
+from ..runs.plots import save_figure
 from ..study.file import Entry, Study
 from ..study.grid import canonical
 from ..study.results import Results
 from ..study.runner import run_study
 from ..study.scaling import Growth, draw_growth, growth_along, growth_over_episodes, power_law, scaling_study
-from .options import Settings, cell, console, environment_options, safe, show_table
+from .options import Settings, can_draw, cell, console, environment_options, safe, show_table
 
 __all__ = ["show_scaling"]
 
@@ -107,10 +107,7 @@ def show_scaling(
     show_table(stream, _table(growths, theory, f"{safe(env)}: exponents of the regret"))
     _explain(stream, growths)
     _write(folder / "scaling.csv", growths, theory)
-    missing = missing_matplotlib()
-    if missing:
-        typer.echo(f"no picture: {missing}", err=True)
-    else:
+    if can_draw():
         save_figure(draw_growth(growths, theory), folder / "scaling.png")
     stream.print(f"[dim]{safe(folder)}[/dim]")
 

@@ -82,9 +82,9 @@ def from_prism(
     for file in files:
         total += _rewards(_Lines(file, "rewards"), mask, P, chain)
     total[~mask] = 0.0
-    said: list[list[str]] = [[] for _ in range(n)]
+    described: list[list[str]] = [[] for _ in range(n)]
     if states is not None:
-        for words, values in zip(said, _values(_Lines(states, "states"), n), strict=True):
+        for words, values in zip(described, _values(_Lines(states, "states"), n), strict=True):
             words.append(values)
     if labels is not None:
         given = _labels(_Lines(labels, "labels"), n)
@@ -92,7 +92,7 @@ def from_prism(
         if start is None and initial.size:
             start = np.zeros(n)
             start[initial] = 1.0 / initial.size
-        for words, own in zip(said, given, strict=True):
+        for words, own in zip(described, given, strict=True):
             words += own
     return TabularMDP(
         P,
@@ -100,7 +100,7 @@ def from_prism(
         0 if start is None else start,
         mask,
         reward_range=reward_range,
-        state_names=[f"{s}: {', '.join(words)}" if words else str(s) for s, words in enumerate(said)] if any(said) else None,
+        state_names=[f"{s}: {', '.join(words)}" if words else str(s) for s, words in enumerate(described)] if any(described) else None,
         action_names=model.action_names(a),
         name=os.path.basename(os.fspath(transitions)) if name is None else name,
         source="explicit model file",
@@ -178,7 +178,7 @@ class _Transitions:
         n = counts[0] if counts else None
         columns = 3 if self.chain else 4
         rows = []
-        said: dict[int, dict[str, None]] = {}
+        labels: dict[int, dict[str, None]] = {}
         for number, words in body:
             if len(words) not in (columns, columns + 1):
                 fields = "state next probability" if self.chain else "state choice next probability [action]"
@@ -191,10 +191,10 @@ class _Transitions:
                 raise lines.fault(number, f"the probability is {p!r}: a number from 0 to 1 is needed")
             rows.append((state, choice, following, p, number))
             if len(words) > columns:
-                said.setdefault(choice, {})[words[columns]] = None
+                labels.setdefault(choice, {})[words[columns]] = None
         if counts and counts[-1] != len(rows):
             raise lines.fault(body[-1][0], f"the file ends after {len(rows)} transitions, but the first line says {counts[-1]}")
-        self.lines, self.said = lines, said
+        self.lines, self.labels = lines, labels
         state_, choice_, following_, p_, numbers = zip(*rows, strict=True)
         self.state, self.choice, self.following = (np.array(column, np.int64) for column in (state_, choice_, following_))
         self.p, self.numbers = np.array(p_), np.array(numbers)
@@ -243,11 +243,11 @@ class _Transitions:
 
     def action_names(self, n: int) -> list[str] | None:
         """Names of the choices 0..n-1, from the first labels of each in the file; None if it has no labels."""
-        if not self.said:
+        if not self.labels:
             return None
         names = []
         for choice in range(n):
-            given = list(self.said.get(choice, ()))
+            given = list(self.labels.get(choice, ()))
             names.append(" / ".join(given[:4] + ["..."] * (len(given) > 4)) or str(choice))
         return names
 

@@ -316,9 +316,9 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
     file = pathlib.Path(as_path(path))
     steps = 20 if horizon is None else as_integer(horizon, "horizon", least=1, most=MANY)
     if file.suffix == ".tra":
-        beside = {ending: file.with_suffix(ending) for ending in (".lab", ".sta", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
-        there = {ending: other for ending, other in beside.items() if os.path.isfile(other)}
-        labels, states = there.pop(".lab", None), there.pop(".sta", None)
+        endings = (".lab", ".sta", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")
+        present = {ending: other for ending in endings if os.path.isfile(other := file.with_suffix(ending))}
+        labels, states = present.pop(".lab", None), present.pop(".sta", None)
         structures = _reward_structures(file)
         if reward is not None:
             if reward not in structures:
@@ -326,7 +326,7 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
             return from_prism(file, labels=labels, states=states, rewards=structures[reward]).environment(steps)
         if structures:
             raise OpoError(f"{os.fspath(path)} has the reward structures {', '.join(structures)}: choose one by reward (--set reward=NAME)")
-        return from_prism(file, labels=labels, states=states, rewards=list(there.values())).environment(steps)
+        return from_prism(file, labels=labels, states=states, rewards=list(present.values())).environment(steps)
     if file.suffix != ".npz":
         raise OpoError(f"{os.fspath(path)}: the file ends in {file.suffix!r}; .npz or .tra is needed")
     if peek(file, "format", "a model of opo_fast") != "opo_fast.LayeredMDP":
