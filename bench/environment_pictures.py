@@ -3,8 +3,8 @@
     python bench/environment_pictures.py                  # all, into docs/images/environments
     python bench/environment_pictures.py taxi trial       # some of them
 
-Left: the values of each context. Right: where the optimal policy is, on the environment's map or layer by layer; with
-patients, what becomes of them; with a single step, the mean loss of each action. All in grey.
+Left: the values in each context. Right: the occupancy of the optimal policy on the environment's map or layer by layer; for patients,
+their outcomes; for a single step, the mean loss of each action. All in grey.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STOCK, QUEUE = ("units of item 1", "units of item 2"), ("jobs in queue 1", "jobs
 
 
 def grid(name: str) -> tuple[tuple[int, int], list[tuple[int, int] | None], dict[tuple[int, int], str], tuple[str, str]] | None:
-    """Shape of the map, the cell of each state, letters on cells, names of the axes; None where there is no map."""
+    """Shape of the map, the cell of each state, letters on cells, names of the axes; None if the environment has no map."""
     if name in ("frozen-lake", "cliff-walking"):
         shape, letters = ((4, 4), LAKE) if name == "frozen-lake" else ((4, 12), CLIFF)
         cells = [divmod(s, shape[1]) for s in range(len(letters))]
@@ -34,7 +34,7 @@ def grid(name: str) -> tuple[tuple[int, int], list[tuple[int, int] | None], dict
         stops = {(0, 0): "R", (0, 4): "G", (4, 0): "Y", (4, 3): "B"}
         return (5, 5), [*[(s // 100, s // 20 % 5) for s in range(500)], None], stops, ("", "")
     if name == "resource-gathering":
-        # "(3,1) gold" is the third cell from the left in the lowest row.
+        # "(3,1) gold" is the third cell from the left in the bottom row.
         places = [(5 - int(state[3]), int(state[1]) - 1) for state in envs.gathering_table().state_names]
         return (5, 5), places, {(4, 2): "home", (0, 2): "gold", (1, 4): "gem", (0, 3): "enemy", (1, 2): "enemy"}, ("", "")
     if name in ("inventory", "queue-network"):
@@ -51,7 +51,7 @@ def occupancy(env: envs.Environment, *, optimal: bool = True) -> list[np.ndarray
 
 
 def draw_values(axes, facts: dict) -> None:
-    """One line a context: optimum, uniform policy, worst policy."""
+    """One line per context: optimum, uniform policy, worst policy."""
     rows = facts["contexts"]
     values = [tuple(round(row[key], 9) for key in ("optimum", "uniform", "worst")) for row in rows]
     labels = [row["label"] for row in rows]
@@ -74,7 +74,7 @@ def draw_values(axes, facts: dict) -> None:
 def draw_map(axes, env: envs.Environment, shape, cells, letters, names) -> None:
     """Expected number of visits to each cell."""
     visits = np.zeros(shape)
-    # The first layer has one state only, whose number says nothing of its place.
+    # The number of the single state in the first layer is not that of a cell.
     for layer in occupancy(env)[1:]:
         for cell, chance in zip(cells, layer, strict=True):
             if cell is not None:
@@ -95,11 +95,11 @@ def draw_map(axes, env: envs.Environment, shape, cells, letters, names) -> None:
 
 
 def draw_outcomes(axes, env: envs.Environment) -> None:
-    """Share of the patients who are still in care, have died and have survived, layer by layer."""
+    """Shares of the patients who are still in care, have died and have survived, layer by layer."""
     for optimal in (True, False):
         layers = occupancy(env, optimal=optimal)[1:]
         steps = np.arange(1, len(layers) + 1)
-        # The last three states are death, survival, and an end that nothing leads to here.
+        # The last three states are death, survival, and an end that is not reached here.
         shares = {
             "in care": [layer[:-3].sum() for layer in layers],
             "survived": [layer[-2] for layer in layers],
@@ -147,7 +147,7 @@ def draw_losses(axes, env: envs.Environment) -> None:
 
 
 def draw(name: str) -> str:
-    """Write the picture and give the row of the table."""
+    """Write the picture, and return the row of the table."""
     env = envs.make(name)
     facts = envs.describe(env, most=1000, progress=False)
     figure = new_figure(7.0, 2.7)

@@ -1,11 +1,10 @@
-"""Whole runs, chains model by model, and runs beyond the memory budget, as ratios to what a good user would write.
+"""Whole runs, chains under one model at a time, and runs beyond the memory budget, compared with what an experienced user would write.
 
 python bench/episodes.py [run] [chain] [memory]
 """
 
 from __future__ import annotations
 
-import itertools
 import resource
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from plain import PlainChain, numpy_occupancy
 from problems import dense_arrays, rng
+from seeds import FreshContexts
 
 import opo_fast as of
 from opo_fast.algorithm.rules import opo_rule
@@ -22,38 +22,8 @@ from opo_fast.algorithm.rules import opo_rule
 ROUNDS = 3
 
 
-class Mixed:
-    """A fresh context in [0, 1] each episode; candidates move from one random model to another as the context does."""
-
-    name = "mixed models"
-
-    def __init__(self, sizes: list[int], n_actions: int, candidates: int) -> None:
-        generator = rng()
-        self.layout = of.Layout(sizes, n_actions)
-        x, y = generator.random((2, candidates, *self.layout.shape))
-        self._losses, self._arrays = (x, y - x), []
-        for n, n_next in itertools.pairwise(sizes):
-            x, y = (generator.dirichlet(np.ones(n_next), (candidates, n, n_actions)) for _ in range(2))
-            self._arrays.append((x, y - x))
-        self.loss_class = of.FiniteLossClass.from_function(self.losses, candidates)
-        self.dynamics_class = of.FiniteDynamicsClass.from_function(self.arrays, candidates)
-
-    def losses(self, context: float) -> np.ndarray:
-        return self._losses[0] + context * self._losses[1]
-
-    def arrays(self, context: float) -> list[np.ndarray]:
-        return [x + context * slope for x, slope in self._arrays]
-
-    def sample_context(self, generator: np.random.Generator) -> float:
-        return float(generator.random())
-
-    def mdp(self, context: float) -> of.LayeredMDP:
-        losses = self._losses[0][-1] + context * self._losses[1][-1]
-        return of.LayeredMDP(self.layout, losses, [x[-1] + context * slope[-1] for x, slope in self._arrays])
-
-
 def ratio(name: str, ours: Callable[[], object], other: Callable[[], object], target: float) -> None:
-    """In turn, and the least of each."""
+    """Print the ratio of the minima of alternating runs."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for side, run in enumerate((ours, other)):
@@ -67,7 +37,7 @@ def ratio(name: str, ours: Callable[[], object], other: Callable[[], object], ta
 
 
 def whole_run(episodes: int = 3000) -> None:
-    env = Mixed([1, 3, 3, 3], 3, 6)
+    env = FreshContexts([1, 3, 3, 3], 3, 6)
     options = {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50}
     for label, chosen in (("factors by hand", options), ("self-tuning", {})):
 
@@ -92,7 +62,7 @@ class _Halves:
 
 
 def numpy_chain(layout: of.Layout, models: list, rule) -> np.ndarray:
-    """Algorithm 1 model by model as one writes it in NumPy: one matrix product a layer, visits summed as they come."""
+    """Algorithm 1 in NumPy, one model at a time: one matrix product per layer, and running sums of visits."""
     policy, sum_q, visits = np.full(layout.shape, 1 / layout.n_actions), np.zeros(layout.shape), np.zeros(layout.shape)
     for losses, arrays in models:
         bonus = np.minimum(1, rule.beta_loss / 2 / (1 + visits)) + rule.weight * np.minimum(1, rule.beta_dynamics[0] / 2 / (1 + visits))
@@ -138,8 +108,8 @@ def incremental_chain(steps: int = 400, horizon: int = 10, n_actions: int = 4) -
 
 
 def one_run(episodes: int, memory: int, tuning: str) -> None:
-    """A run of its own process: seconds, and the peak of memory."""
-    env = Mixed([1, 3, 3, 3], 3, 10)
+    """A run in a separate process: its seconds and its peak memory."""
+    env = FreshContexts([1, 3, 3, 3], 3, 10)
     options = {} if tuning == "auto" else {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50}
 
     def play(episodes: int) -> None:

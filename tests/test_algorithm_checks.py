@@ -1,4 +1,4 @@
-"""algorithm_checks: every defining equation of Algorithm 1 holds along its steps, and each broken ingredient shows in its equation."""
+"""`algorithm_checks`: the equations of Algorithm 1 hold along its steps, and each broken ingredient violates its equation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said where a policy is asked for a context it cannot know, and of states in which nothing is decided."""
+"""Policies at unknown contexts, which raise errors or warnings, and tables of states without a choice."""
 
 import warnings
 
@@ -59,7 +59,7 @@ def test_a_context_that_was_never_observed_is_a_warning():
     agent = by_hand(env.layout)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        agent.recommend("young", 0, "new")  # Nothing is known of an agent that has seen nothing.
+        agent.recommend("young", 0, "new")  # An agent without data gives no warning.
         for context in ("young", "old"):
             agent.record(context, ["new", "ill", "well"], ["wait", "treat", "wait"], [0.0, 0.5, 0.0])
         assert agent.seen == ["young", "old"]
@@ -82,7 +82,7 @@ def test_what_was_observed_is_saved(tmp_path):
     del state["observed_contexts"]  # as of an older version
     again.restore(state)
     assert again.seen is None
-    with pytest.raises(of.OpoError, match=r"state\['observed_contexts'\] holds something else than texts and whole numbers"):
+    with pytest.raises(of.OpoError, match=r"state\['observed_contexts'\] holds contexts that are not strings or integers"):
         again.restore({**state, "observed_contexts": [1.5]})
 
 
@@ -187,7 +187,7 @@ def test_a_table_takes_the_agents_names_where_the_environment_has_none():
     rows = list(of.policy_table(agent, 0, env))
     assert {row.state_name for row in rows} == {"new", "well", "ill"}
     assert {row.action_name for row in rows} == {"wait", "treat"}
-    env.action_names = ["rest", "drug"]  # What the environment has comes first.
+    env.action_names = ["rest", "drug"]  # The environment's names have priority.
     rows = list(of.policy_table(agent, 0, env))
     assert {row.state_name for row in rows} == {"new", "well", "ill"}
     assert {row.action_name for row in rows} == {"rest", "drug"}

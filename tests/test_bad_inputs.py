@@ -1,4 +1,4 @@
-"""Bad inputs of the core: each is refused with the package's error, which names the argument, the place and the value."""
+"""Bad inputs of models and operations: each is refused with an `OpoError` that names the argument, the place and the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of policies and models give what one call after the other gives, bit for bit; results go where they are asked to."""
+"""Batches of policies and models give the same bits as single calls; results are written to the `out` arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard of speed: a slowdown is seen, none is not, and the saved runs of two versions are compared by their full names."""
+"""Speed tests: slowdowns are found without false alarms, and saved benchmarks of two versions are compared by the rows' full names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what it prints and writes, and that every refusal is one line and exit code 2."""
+"""The command line: its output and files, and refusals with one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = ["run", "random-finite", "-T", "40", "--no-plot"]
 
 @pytest.fixture(autouse=True)
 def _taken(tmp_path):
-    """A file where some tests ask for a folder."""
+    """A file with a name that some tests use for a folder."""
     (tmp_path / "taken").write_text("a file")
 
 
@@ -240,7 +240,7 @@ def test_theory(call):
     assert re.search(r"eta +0\.0105311", output)
     assert "The bound is vacuous: it exceeds H T" in output
     assert "the policy stays uniform" in " ".join(output.split())
-    # From the environment: H = 11 with the layer that draws the first condition, |S| = 7161.
+    # The environment has H = 11, including the layer that draws the first condition, and |S| = 7161.
     output = call("theory", "combination-lock").stdout
     layout = envs.make("combination-lock").layout
     assert f"H = {layout.horizon}, |S| = {layout.n_states}, |A| = {layout.n_actions}" in output
@@ -439,7 +439,7 @@ def test_events_of_the_proof(call):
     with np.load("there/events.npz") as columns:
         assert columns["inaccurate"].shape == (3, 30)
     assert pathlib.Path("there/events.png").read_bytes().startswith(b"\x89PNG")
-    # Of the theory's constants no pair is explored.
+    # At the theory's constants no pair is explored.
     output = call(*words, "--no-plot").stdout
     assert "event B, share of the pairs: 1.000 over all" in output
     assert "inf" not in output
@@ -454,7 +454,7 @@ def test_theory_refuses_a_size_beside_an_environment(option):
 
 
 def test_a_warning_is_one_line_and_comes_once(call):
-    # RM-UCDD is made to compile, and to play, for each seed: three times.
+    # RM-UCDD is made three times: once to compile, and once for each of two seeds.
     warnings.simplefilter("always")
     done = call("compare", "combination-lock", "-T", "5", "--seeds", "2", "--agents", "rm-ucdd", "--no-plot")
     assert done.stderr.startswith("opo-fast: warning: p_min is 0: some policy never reaches some state")

@@ -1,4 +1,4 @@
-"""`opo-fast run --resume` and `opo-fast policy`: runs that go on in another process, and what they have learned."""
+"""`opo-fast run --resume` and `opo-fast policy`: runs that are continued in another process, and the learned policies."""
 
 from __future__ import annotations
 

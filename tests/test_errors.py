@@ -1,4 +1,4 @@
-"""How refusals are worded: the command that adds an extra, and a thread variable that Numba would choke on."""
+"""Error messages: the command that installs an extra, and values of NUMBA_NUM_THREADS that Numba cannot read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, by however many at once; read back as they were, or refused."""
+"""Files: written atomically, also by several writers at once; read back unchanged, or refused."""
 
 from __future__ import annotations
 

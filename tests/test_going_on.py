@@ -1,4 +1,4 @@
-"""Runs that are stopped, saved, gone on with and joined; runs from samples alone; policies by name."""
+"""Runs that are stopped, saved, continued and joined; environments that only give samples; policies by name."""
 
 from __future__ import annotations
 

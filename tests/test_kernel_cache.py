@@ -1,4 +1,4 @@
-"""A kernel cache that is damaged, or cannot be written, costs time and one warning, nothing else."""
+"""A damaged or read-only kernel cache only costs time, and gives one warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of compiled code: one compilation per kernel, nothing outside its arrays, a cache that notices, exact words."""
+"""Rules of compiled code: one compilation per kernel, no access outside its arrays, and a cache that notices edits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def kernels():
                 yield f"{info.name.rsplit('.')[-1]}.{name}", value
 
 def count(kernel):
-    # A constant in a caller makes a form of its own of a part, which no input does.
+    # A constant in a calling kernel compiles a part for that constant, which no input does.
     return len({tuple(map(unliteral, arguments)) for arguments in kernel.signatures})
 """
 
@@ -96,7 +96,7 @@ from opo_fast.model import transitions as transitions_module
 from strategies import FORMS, random_model, random_policy
 
 def flavours(array):
-    # Writable, read-only, strided, Fortran-ordered, float32, integers where they are some, a list.
+    # Writable, read-only, strided, Fortran-ordered, float32 and integer arrays, and a list.
     read_only = array.copy()
     read_only.flags.writeable = False
     wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]))
@@ -168,7 +168,7 @@ def test_each_kernel_is_compiled_once_whatever_the_input():
 
 @compiled_only
 def test_the_cache_key_has_the_sources_of_all_kernels(tmp_path, monkeypatch):
-    """Numba alone looks at a kernel's own file; an edit of what it calls would go unnoticed."""
+    """Numba by itself only checks a kernel's own file, so it would not notice edits of the functions that it calls."""
     folder = tmp_path / "kernels"
     shutil.copytree(pathlib.Path(_jit.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(_jit, "__file__", str(folder / "_jit.py"))
@@ -261,7 +261,7 @@ def test_interpreted_words_check_bounds():
 
 
 class GuardedNumpy:
-    """NumPy whose new arrays lie in the middle of larger buffers; `check` finds what was written beside them.
+    """NumPy whose new arrays lie in the middle of larger buffers; `check` finds writes outside the arrays.
 
     The margins are NaN (or absurd whole numbers), so that a result that used them would show it too.
     """

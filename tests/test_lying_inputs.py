@@ -1,4 +1,4 @@
-"""Inputs that are not what they say: sparse arrays, contexts, masks, numbers at the edge of what a double holds."""
+"""Inputs that are not what they claim to be: sparse arrays, contexts, masks, numbers at the limits of float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs with more distinct contexts than a result lists: their summary, their files, and joining them."""
+"""Runs with more distinct contexts than a result lists: summaries, files, and joining."""
 
 import numpy as np
 import pytest
@@ -102,7 +102,9 @@ def test_whole_numbers_beyond_the_list_are_summarised_by_quarters(few):
 def test_results_of_an_older_version_are_not_joined(few):
     first, second = play(Named(), 100, 100)
     first.many = None
-    with pytest.raises(of.OpoError, match=r"that an older version wrote does not tell them apart: simulate\(\.\.\., resume="):
+    with pytest.raises(
+        of.OpoError, match=r"that an older version wrote does not say which .* are equal: go on with simulate\(\.\.\., resume="
+    ):
         first.join(second)
 
 

@@ -1,4 +1,4 @@
-"""The operations on one model: kernels against the reference, closed forms, long horizons, sampling."""
+"""Operations on one model: kernels against the reference, closed forms, long horizons, sampling."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_an_action_of_probability_0_keeps_it(backend):
 @pytest.mark.parametrize("form", ["dense", "csr"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_thousand_steps(form, backend):
-    """State 0 is left with probability 0.9: its occupancy 0.1^(h-1) runs through 1e-300 to nothing."""
+    """State 0 is left with probability 0.9: its occupancy 0.1^(h-1) falls below 1e-300 to 0."""
     horizon = 2000
     P = np.array([[[0.1, 0.9], [0.1, 0.9]], [[0.0, 1.0], [0.0, 1.0]]])
     losses = [[1.0, 1.0], [0.0, 0.0]]

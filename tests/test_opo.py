@@ -1,4 +1,4 @@
-"""The OPO agent: its parameters, pure policies, both backends, the bound of term (iii), learning on ICU-Sepsis, refusals."""
+"""The OPO agent: its parameters and policies, both backends, the bound of term (iii), learning on ICU-Sepsis, refused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finite classes: ties, dead candidates, running sums, refusals that leave nothing behind."""
+"""Oracles of finite classes: ties, excluded candidates, running sums, and refused data, which change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures hold the numbers of the runs, and need neither a screen nor global state."""
+"""Plots show the numbers of the runs, and need neither a screen nor global state."""
 
 from __future__ import annotations
 

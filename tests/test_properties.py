@@ -1,4 +1,4 @@
-"""What must hold for every model: the paper's identities, order, ranges, and names that carry no meaning."""
+"""Properties of every model: the paper's identities, order, ranges, and invariance under relabelling."""
 
 from __future__ import annotations
 

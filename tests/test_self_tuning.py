@@ -1,4 +1,4 @@
-"""Self-tuning chains: kernels and engine against the plain NumPy form, the same bits in every form, and what AdaHedge promises."""
+"""Self-tuning chains: kernels and engine against the plain NumPy code, the same bits in every form, and the bounds of AdaHedge."""
 
 from __future__ import annotations
 

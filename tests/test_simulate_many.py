@@ -1,4 +1,4 @@
-"""Many seeds of one setting: the bits of `simulate` seed by seed, side by side or not."""
+"""`simulate_many` has the bits of `simulate` for every seed, whether or not the seeds run in lockstep."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_threads_change_nothing(world, set_threads):
 
 def test_more_episodes_than_the_theory_was_asked_for():
     env = WORLDS["few contexts"]()
-    with pytest.warns(UserWarning, match="plays more than the 20 episodes"):
+    with pytest.warns(UserWarning, match="plays more episodes than the 20"):
         check(env, lambda seed: of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=20, bonus_scale=1e-5), episodes=30)
 
 

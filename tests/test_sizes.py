@@ -1,4 +1,4 @@
-"""Files and arguments that ask for more than there is: refused before anything is allocated; and PRISM's several rewards."""
+"""Files and arguments that need too much memory are refused before anything is allocated; PRISM models with several rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is loaded is checked whole before anything is taken: one error that names the field, and nothing has changed."""
+"""Loaded states are checked completely before anything is changed; the error names the field."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_history_beyond_its_runs(name):
     refused(name, "history.length", lambda n: n + 2, r"history.length'\] is .* one step for each episode")
     refused(name, "history.starts", lambda starts: starts[::-1] - 1, "history.starts")
     refused(name, "history.starts", lambda starts: starts + 10**9, "history.starts")
-    refused(name, "history.runs", lambda runs: np.where(runs == runs[-1], 9, runs), "fit that the oracle cannot have given")
-    refused(name, "history.runs", lambda runs: -1 - runs, "fit that the oracle cannot have given")
+    refused(name, "history.runs", lambda runs: np.where(runs == runs[-1], 9, runs), "fit that the oracle cannot have returned")
+    refused(name, "history.runs", lambda runs: -1 - runs, "fit that the oracle cannot have returned")
     refused(name, "history.runs", None, "no 'history.runs'")
 
 

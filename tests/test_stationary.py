@@ -1,4 +1,4 @@
-"""Stationary models keep what their layers share once, and give the bits of the same model with layers of their own."""
+"""Stationary models store what their layers share once, and give the same bits as models with separate layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches a terminal or a picture: names from files are shown letter by letter, in any width and encoding."""
+"""Names from files in terminals and plots: they are shown literally, in any width and encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tune`: a search on some seeds, judged on others; and the settings that `compare` takes."""
+"""`tune`: a search on some seeds, validated on others; and the settings that `compare` accepts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is known at contexts, context by context, in arrays: the candidates of two finite classes, the true model and its values.
+"""Arrays with one line per context: the candidates of two finite classes, the true model, and the values of two policies.
 
-The runs of several seeds look up what they need of one episode each in one indexing.
+Runs of several seeds, each at its own context, look up what they need for an episode with a single indexing operation.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ __all__ = ["ContextTables"]
 Array = npt.NDArray[Any]
 
 ROOM = 1 << 26
-"""Bytes of what is kept."""
+"""Bytes that the tables may take."""
 FIRST = 64
+"""Contexts that the tables have room for at first."""
 
 
 class ContextTables:
@@ -33,16 +34,16 @@ class ContextTables:
     ----------
     cmdp : ContextualMDP
     loss_oracle, dynamics_oracle
-        Finite oracles; what their candidates say is asked of these.
+        Finite oracles that evaluate the candidates at a context.
     least : int
-        Contexts that must have room at once.
+        Number of contexts that must fit at once.
 
     Attributes
     ----------
     losses : ndarray, shape (k, n_rows, n)
-        Of the candidates, pair by pair.
+        Losses of the candidates at each state-action pair.
     dynamics : ndarray, shape (k, n_transitions, n)
-        Transitions of the candidates: layer by layer, (row, next state).
+        Transition probabilities of the candidates: layer by layer, state-action pair by next state.
     best, uniform : ndarray, shape (k,)
         The values of the optimum and of the uniform policy.
     models : ndarray of int64, shape (k, TABLE)
@@ -88,7 +89,7 @@ class ContextTables:
     models: Array
 
     def find(self, contexts: Sequence[Any], keys: Sequence[Hashable], needed: set[Hashable]) -> bool:
-        """Take in contexts, and keep those that are `needed`; False where one of them is out of the ordinary."""
+        """Add contexts, and keep those whose keys are `needed`; False if one of them cannot be tabulated."""
         new = {key: context for key, context in zip(keys, contexts, strict=True) if key not in self.lines}
         if not new:
             return True
@@ -107,14 +108,14 @@ class ContextTables:
                 self._unused.append(self.lines.pop(key))
 
     def _fill(self, key: Hashable, context: Any) -> int:
-        """Take in a context; -1 where something is wrong with it, or special."""
+        """Add a context; returns its line, or -1 if it cannot be tabulated."""
         line = self._unused[-1]
         try:
             mdp = self.cmdp.mdp(context)
             stack = self.loss_oracle.candidates_at(context)
             dense = self._fill_dynamics(self.dynamics[line], context)
         except Exception:
-            # The episode that plays this context says what is wrong with it.
+            # The episode with this context raises the error again, with its message.
             return -1
         if type(mdp) is not LayeredMDP or mdp.layout != self.layout or mdp.action_mask is not None or not dense:
             return -1
@@ -127,7 +128,7 @@ class ContextTables:
         return line
 
     def _fill_dynamics(self, columns: Array, context: Any) -> bool:
-        """Transitions of all candidates, one per column; False where some are not dense."""
+        """Fill in the transitions of all candidates, one per column; False if some are not dense."""
         answer, block = self.dynamics_oracle._answer(context), self.layout.dense_block
         if answer.lines is not None:
             columns[...] = answer.lines.T
@@ -144,7 +145,7 @@ class ContextTables:
         return True
 
     def _add_values(self, lines: list[int]) -> None:
-        """The values of the optimum and of the uniform policy, once for each context."""
+        """Compute the values of the optimum and of the uniform policy."""
         mdps = [mdp for line in lines if (mdp := self.mdps[line]) is not None]
         self.best[lines] = solve(mdps, returns="start")
         self.uniform[lines] = evaluate(mdps, uniform_policy(self.layout, None), returns="start")

@@ -1,4 +1,4 @@
-"""LOLIPOP: covers against enumeration of all policies, trusted transitions, epochs, and states that can be restored."""
+"""LOLIPOP: policy covers against an enumeration of all policies, trusted transitions, epochs, and saved states."""
 
 from __future__ import annotations
 

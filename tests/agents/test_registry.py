@@ -1,4 +1,4 @@
-"""The list of agents and what stands beside it."""
+"""The list of agents: exported classes and options."""
 
 from __future__ import annotations
 

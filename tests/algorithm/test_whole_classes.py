@@ -1,4 +1,4 @@
-"""Whole finite classes at the contexts of a pack, beside the candidates asked one by one."""
+"""Arrays of whole finite classes at the contexts of a pack, against the candidates one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terms of the regret for every agent that has them: identities of the proof, the plain NumPy loops, and values by hand."""
+"""The terms of the regret for every agent that has them: the identities of the proof, plain NumPy loops, and values by hand."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ def test_self_tuning_steps_are_those_of_the_plain_loop():
     for _, t, step in agent_steps(agent, [(context, range(40))]):
         policy = self_tuning_chain(history[:t], agent.rule).policy if t else env.mdp(context).uniform_policy()
         np.testing.assert_allclose(step.policy, policy, atol=1e-9)
-        # Q is at least Algorithm 1's, and the bound over all that is plausible where that is the greater.
+        # Q is the maximum of Algorithm 1's Q and the lower bound over the plausible models.
         plain = np.maximum(0.0, step.model.losses - step.bonus + step.ahead)
         assert (step.q >= plain - 1e-12).all()
         np.testing.assert_allclose(step.v, (step.policy * step.q).sum(axis=1), atol=1e-12)
         np.testing.assert_allclose(step.q - (step.model.losses - step.bonus + step.ahead), step.truncation, atol=1e-12)
-        # The visits are there although the policies never need them.
+        # The steps have visits although the bonuses have no effect on the policies.
         visits = sum(
             (of.occupancy(step.model, self_tuning_chain(history[:i], agent.rule).policy) for i in range(1, t)), np.zeros(env.layout.shape)
         )

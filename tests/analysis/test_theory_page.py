@@ -1,4 +1,4 @@
-"""The page on the theory: every number of its worked example, its names, and its statements about bounds."""
+"""docs/theory.md: every number of its worked example, its names, and its statements about bounds."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_resource_gathering_from_its_definition():
     for horizon, value in ((10, 0.9), (20, 1.87561), (50, 5.22624883402189), (200, 22.07144159280847)):
         assert reward_of(table, horizon) == pytest.approx(value, abs=1e-9)
     assert of.solve(table.layered(200)).v[0] == pytest.approx(177.92855840719153, abs=1e-9)
-    # The published count looks at the attacked state, one step after the attack: 20 of its steps are 19 of ours.
+    # The published count is taken in the attacked state, one step after the attack, so its 20 steps are 19 here.
     assert reward_of(envs.gathering_table(gold=0, attacked=1), 19) == pytest.approx(0.840472071, abs=1e-9)
 
 

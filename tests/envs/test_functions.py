@@ -1,4 +1,4 @@
-"""Environments from functions, terminal values, losses that are drawn with the next state, and masks that an agent must have."""
+"""Environments from functions: terminal values, losses that depend on the next state, and action masks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_loss_of_the_next_state_is_drawn_with_it(terminal):
     names = np.array(env.state_names, int)
     steps = names[log.states[:, 1:3]] - names[log.states[:, :2]]
     np.testing.assert_array_equal(log.losses[:, :2], np.where(steps < 0, 0.9, 0.2))
-    # The last step's next state is in no layer without terminal values: its loss has the law of the pair all the same.
+    # Without terminal values the last next state is in no layer, but the loss still has the distribution of the pair.
     last = log.losses[log.actions[:, 2] == 0, 2]
     assert set(last) == {0.9, 0.2}
     assert abs((last == 0.9).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / last.size)

@@ -1,4 +1,4 @@
-"""The worlds of the lower bounds: their optimum, gap, classes, and what exploration costs there."""
+"""The environments of the lower bounds: their optimum, gap and classes, and the cost of exploration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opo_fast import agents, envs
 
 
 def gaps(mdp):
-    """Q less V of every action but the best, at states that the optimum or any policy reaches."""
+    """Q - V of all actions but the best, at states that the optimum or any policy reaches."""
     optimum = of.solve(mdp)
     return np.sort(optimum.q - optimum.v[:, None], axis=1)[:, 1:]
 

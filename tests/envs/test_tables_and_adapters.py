@@ -1,4 +1,4 @@
-"""Adapters and tables: known values of cases/CASES.md sections 2 and 3, round trips, refusals."""
+"""Adapters and tables: published values, round trips, refused input."""
 
 import numpy as np
 import pytest

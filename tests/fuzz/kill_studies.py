@@ -1,4 +1,4 @@
-"""Studies that are killed at random moments, over and over, and compared bit by bit with one that nobody disturbed.
+"""Studies that are killed again and again at random moments, and compared bit by bit with an undisturbed one.
 
 python tests/fuzz/kill_studies.py                    # 100 kills over npz and parquet, 1 and 2 workers
 python tests/fuzz/kill_studies.py --kills 8 --seed 3

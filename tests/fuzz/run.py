@@ -1,10 +1,10 @@
-"""Many attempts in processes of their own, so that a crash or a hang is a finding; each is fixed by its kind and seed.
+"""Many attempts in separate processes, so that crashes and hangs are findings; kind and seed determine an attempt.
 
 python -m tests.fuzz.run --kinds CALLS --tries 20000     # CALLS, FILES, COMMANDS, STATES, the name of one kind, or ALL
 python -m tests.fuzz.run --kinds called --first 417 --tries 1     # one attempt again, by what its finding says
 
-An attempt that takes over 10 seconds or more than 8 GiB, or ends its process, is a finding, too. ALL takes
-from each group in turn, by the shares in `SHARES`. The processes work in a folder of their own, which is thrown away.
+An attempt that takes more than 10 seconds or 8 GiB, or ends its process, is a finding too. ALL takes attempts from all groups in the
+proportions of `SHARES`. The processes work in a temporary folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ for line in sys.stdin:
 
 
 class Worker:
-    """A process that makes one attempt after the other."""
+    """A process that makes attempts one after the other."""
 
     def __init__(self, folder: str) -> None:
         paths = [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -84,7 +84,7 @@ class Worker:
         return "FINDING it hangs" if late.is_set() else f"FINDING the process ended with {self.process.wait()}"
 
     def _watch(self, patience: float, late: threading.Event, done: threading.Event) -> None:
-        """End the process once an attempt took too long: on its processor, or by the clock where it only waits."""
+        """End the process if an attempt takes too much processor time, or too much wall time while it only waits."""
         clock, used = time.monotonic(), self._used()
         while not done.wait(0.5):
             if self._used() - used > patience or time.monotonic() - clock > START:
@@ -133,7 +133,7 @@ def run(kinds: str, tries: int, first: int = 0, say: bool = False) -> tuple[coll
             # Kernels may be compiled at first.
             outcome = worker.ask(name, seed, START if i < 50 or name not in worker.seen else PATIENCE)
             if outcome == "FINDING it hangs":
-                # Or it compiled a kernel that no attempt before needed: the second time tells.
+                # It may have compiled a kernel, so the attempt is repeated.
                 worker.close()
                 worker = Worker(folder)
                 if worker.ask(name, seed, START).startswith("ok"):

@@ -1,4 +1,4 @@
-"""Small valid things to begin from: environments, agents that have learned, oracles with data, and their states."""
+"""Small valid inputs for mutations: environments, trained agents, oracles with data, and their states."""
 
 from __future__ import annotations
 

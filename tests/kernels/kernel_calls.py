@@ -17,7 +17,7 @@ from opo_fast.model.layout import aligned
 INTERPRETED = bool(numba.config.DISABLE_JIT)
 
 SIZES = [1, 5, 13, 3]
-"""Layers of less than four states, of four and some, of eight and some: each has a loop of its own."""
+"""Layers of fewer than four states, of four and more, and of eight and more: each has a separate loop."""
 
 MODELS = [
     ("dense", 3, True, np.float64),
@@ -62,7 +62,7 @@ def own(array):
 
 
 def together(monkeypatch, kernel, before, after, n):
-    """`kernel(*before, me, n, gate, *after)` in `n` threads; what each returned."""
+    """`kernel(*before, me, n, gate, *after)` in `n` threads; returns the result of each."""
     if n > 1 and INTERPRETED:
         # Without compilation there are no atomic operations: Python's own barrier.
         barrier = threading.Barrier(n)

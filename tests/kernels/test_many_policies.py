@@ -1,4 +1,4 @@
-"""Many policies under one dynamics, and packs of contexts, beside their twins."""
+"""Kernels for many policies under one dynamics and for packs of contexts, against their NumPy twins."""
 
 from __future__ import annotations
 

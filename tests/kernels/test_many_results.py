@@ -1,4 +1,4 @@
-"""Many policies or many models, each with its own result, beside their twins."""
+"""Kernels for many policies or many models, each with its own result, against their NumPy twins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward and forward recursion and the policy chain at one context, beside their twins."""
+"""Backward and forward recursion and the policy chain at one context, against their NumPy twins."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_layers_that_are_copies(case, n, greedy, monkeypatch):
         close(v, expected[1])
         assert (q == own[0]).all()
         assert (v == own[1]).all()
-        # Values of two layers at a time, and losses of all.
+        # Values of two layers at a time, and losses of all layers.
         two = np.full(d.room, np.nan)
         work = aligned(n * min(chunk, 13) * mdp.layout.n_actions if t.kind else t.most_rows)
         plan = d.plan(own_losses=False, own_policy=False, start_alone=True)
@@ -216,7 +216,7 @@ def test_chain(case, n, greedy, count_actions, monkeypatch):
 
 
 def test_small_blocks_of_a_model_beyond_the_cache(monkeypatch):
-    """The block of the layer before is asked for while a layer is worked on."""
+    """The block of the previous layer is prefetched while a layer is processed."""
     mdp = model(("dense", 2, False, np.float64), sizes=[1, *[60] * 4])
     policy = policies(mdp, 1)[0]
     q, v, _ = backward(monkeypatch, mdp, policy, 1, mdp.layout.n_states, 0)

@@ -1,4 +1,4 @@
-"""Steps of the self-tuning chain, beside `opo_fast.algorithm.self_tuning`, which is plain NumPy."""
+"""Kernels of the self-tuning chain, against the plain NumPy code in `opo_fast.algorithm.self_tuning`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start_of(mdp):
 
 
 def plausible_of(case, seed, sets):
-    """A model and what is plausible beside it: nothing is said, three dynamics (where no mask differs), or radii."""
+    """A model and its plausible set: none, three dynamics (if the masks are equal), or radii."""
     best, rng = model(case, seed), np.random.default_rng(seed)
     radii, lower = rng.choice([0.0, 0.05, 0.4, 1.0], best.layout.shape), 0.3 * rng.random(best.layout.shape)
     if sets == "none":
@@ -67,7 +67,7 @@ def expected_steps(plausible, with_bonus):
 
 
 class State:
-    """What the kernels go on from: the start of AdaHedge, once or for each lane."""
+    """The state of the chain before the first step, once or for each lane."""
 
     def __init__(self, mdp, lanes):
         hedge, n_rows = start_of(mdp), mdp.transitions.n_rows

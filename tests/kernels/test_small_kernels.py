@@ -1,4 +1,4 @@
-"""Weights, checks of inputs, counts, sampling, scores and generated models, beside their twins."""
+"""Kernels for weights, input checks, counts, sampling, scores and generated models, against their NumPy twins."""
 
 from __future__ import annotations
 

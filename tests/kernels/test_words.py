@@ -1,4 +1,4 @@
-"""The words that kernels are written in: vectors of eight numbers, and tiles of several vectors or numbers."""
+"""The vector operations of the kernels: on vectors of eight numbers, and on tiles of several vectors or numbers."""
 
 from __future__ import annotations
 

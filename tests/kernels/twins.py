@@ -1,4 +1,4 @@
-"""The kernels once more in plain NumPy: whole layers at a time, dense, float64, one number per row."""
+"""NumPy twins of the kernels: whole layers at a time, dense, float64, one number per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies from logs alone: plans, pessimism, Algorithm 1 on a log, and held-out fits."""
+"""Policies learned from logs: plans, pessimism, Algorithm 1 on a log, and held-out errors."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_refusals():
     with pytest.raises(of.OpoError, match="method is 'best': 'plan', 'pessimistic' or 'opo' is needed"):
         learn_from_logs(of_world.layout, *TABLES, log, "best")
     learned = learn_from_logs(of_world.layout, *TABLES, log, "pessimistic")
-    with pytest.raises(of.OpoError, match="learns from a log alone"):
+    with pytest.raises(of.OpoError, match="only learns from a log"):
         learned.agent.observe(log[0])
     with pytest.raises(of.OpoError, match="folds is 6: a whole number from 2 to 5"):
         fit_report(log, TABLES[0], folds=6)

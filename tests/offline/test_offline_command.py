@@ -1,4 +1,4 @@
-"""opo-fast offline: from a log or an environment to a policy and what it costs."""
+"""`opo-fast offline`: from a log or an environment to a policy and its value."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_icu_sepsis_from_its_own_behavior_policy():
 
 def test_refusals(tmp_path):
     write_visits(tmp_path / "visits.csv")
-    assert "absorbing= must name the state" in run(tmp_path / "visits.csv", code=2)
+    assert "name the state in which it stays by absorbing=" in run(tmp_path / "visits.csv", code=2)
     assert "--reward is 'loss': COLUMN:LOW:HIGH is needed" in run(tmp_path / "visits.csv", "--reward", "loss", code=2)
     assert "the log has 1 episode" in run("random-finite", "--visits", "1", code=2)
     path = tmp_path / "rewards.csv"

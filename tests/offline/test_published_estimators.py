@@ -1,7 +1,7 @@
-"""The same log, the estimators of published packages: Open Bandit Pipeline (H = 1) and SCOPE-RL.
+"""The estimators against those of Open Bandit Pipeline (H = 1) and SCOPE-RL on the same log.
 
-Both packages pull in PyTorch (and more) where they are imported, none of which their NumPy estimators use: where it is absent, empty
-modules stand in. ``pip install --no-deps obp==0.4.1 scope-rl==0.2.1`` is enough.
+Both packages import PyTorch and more, which their NumPy estimators do not use; if it is not installed, empty modules replace it, so that
+``pip install --no-deps obp==0.4.1 scope-rl==0.2.1`` is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opo_fast.offline.estimators import Work
 
 
 def _without_heavy_parts(monkeypatch, package, folder, stubs):
-    """A module of a package without the ``__init__`` of the folder that it is in."""
+    """A module of a package, imported without running the ``__init__`` of its folder."""
     spec = importlib.util.find_spec(package)
     if spec is None:
         pytest.skip(f"{package} is not installed: pip install --no-deps obp==0.4.1 scope-rl==0.2.1")
@@ -53,7 +53,7 @@ def obp(monkeypatch):
 
 
 def logged(name, *, propensities):
-    """A log, the policy at its states (n, H, A), and a Q that has nothing to do with either (n, H, A)."""
+    """A log, the policy at its states (n, H, A), and an unrelated Q (n, H, A)."""
     of_world = world(name)
     log = of_world.draw(400, 3, propensities=propensities)
     work = Work(log, lambda c: of_world.policy[c], None, None, 0.0, 0)

@@ -1,4 +1,4 @@
-"""Time-uniform bounds of means and rows: exact inversions, coverage over simulated runs, the oracles of tables."""
+"""Time-uniform confidence bounds for means and rows: exact inversions, coverage over simulated runs, tabular oracles."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_means_leave_their_bounds_in_no_more_runs_than_delta(kind):
     bounds = mean_lower(n, x.cumsum(axis=2), math.log(means.size / DELTA))
     left = (bounds > means[:, None]).any(axis=(1, 2))
     assert left.mean() <= MOST
-    # Not empty: half of the way from 0 to the mean is reached.
+    # The bounds are informative: they reach at least half of the mean.
     assert (bounds[:, 2:, -1].mean(axis=0) > 0.5 * means[2:]).all()
 
 

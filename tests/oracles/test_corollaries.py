@@ -1,4 +1,4 @@
-"""Corollaries 4.2 and 4.3 of the paper's setting: what the oracles' cumulative errors stay below, over 200 seeds."""
+"""Corollaries 4.2 and 4.3 in the paper's setting: the bounds on the oracles' cumulative errors hold over 200 seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H = LAYOUT.horizon
 
 
 class WorstLoss(FiniteLossOracle):
-    """Deliberately biased: the candidate of greatest squared error."""
+    """Deliberately biased: gives the candidate with the largest squared error."""
 
     def fit(self):
         return int(self.scores.argmax())
@@ -82,7 +82,7 @@ def test_the_cumulative_errors_stay_below_the_bounds_over_200_seeds():
         ratios[seed] = losses.max() / loss_bound(n), dynamics.max() / dynamics_bound(n)
     # The bounds hold with probability 0.95 each: not once in 200 seeds are they reached.
     assert (ratios < 1).all()
-    # They are not empty: errors are made on the way.
+    # The bounds are informative: there are errors.
     assert (ratios.max(axis=0) > 0.001).all()
 
 

@@ -1,4 +1,4 @@
-"""Plausible sets of finite classes: coverage, nestedness, what is left of an empty set, least losses, schedules, saving."""
+"""Plausible sets of finite classes: coverage, nestedness, empty sets, least losses, schedules, saving."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_what_is_refused():
     with pytest.raises(of.OpoError, match="once"):
         oracle.keep_plausible(0.1)
     for version in (1, -N - 1, "a", None, 0.5):
-        with pytest.raises(of.OpoError, match="one that plausible"):
+        with pytest.raises(of.OpoError, match="a version returned by plausible"):
             oracle.candidates(version)
 
 
@@ -397,8 +397,8 @@ class Both(NegativeRadius):
     ("broken", "message"),
     [
         (Above, r"lower\(0, 0\) is above the losses of the fit \(by up to 0.1\)"),
-        (Moving, "the set of version 0 is another after more data .*, and 2 more like it"),
-        (SameVersion, "version 'the set' was given twice, for different sets"),
+        (Moving, "the set of version 0 changed after more data .*, and 2 more like it"),
+        (SameVersion, "version 'the set' was returned twice, for different sets"),
         (Restless, r"plausible\(\) called twice without new data"),
         (NoLower, "keep_plausible without lower"),
         (CountOfNone, r"plausible_count\(0\) is 0.0"),
@@ -413,7 +413,7 @@ class Both(NegativeRadius):
 )
 def test_the_checker_names_the_broken_promise(broken, message):
     log = World(0).log(20)
-    with pytest.raises(of.OpoError, match=f"(?s)does not keep its promises:.*plausible sets: .*{message}"):
+    with pytest.raises(of.OpoError, match=f"(?s)violates the protocol:.*plausible sets: .*{message}"):
         check_oracle(broken, LAYOUT, log, contexts=CONTEXTS)
 
 

@@ -1,4 +1,4 @@
-"""Linear losses against scipy.linalg.lstsq on the whole history, sums by hand, and the rate of a known truth."""
+"""Linear losses against scipy.linalg.lstsq on the whole history, sums by hand, and the rate for a known truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plausible sets of linear losses: the ellipsoid of Abbasi-Yadkori, Pal and Szepesvari by NumPy alone, its minima, its coverage."""
+"""Plausible sets of linear losses: the ellipsoid of Abbasi-Yadkori, Pal and Szepesvari in plain NumPy, its minima, its coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plausible sets of parametric oracles: what they share whatever the class."""
+"""Plausible sets of parametric oracles: the properties that all classes share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_sets_are_saved_and_loaded_to_the_bit(name, mask, tmp_path):
     for t in log[:20]:
         first.observe(t)
         first.plausible()
-    first.observe(log[20])  # noted by nobody yet
+    first.observe(log[20])  # not part of any version yet
     write_state(tmp_path / "state.npz", first.state())
     fresh, kept = CLASSES[name]().oracle(LAYOUT, mask), keeping(name, mask=mask)
     for second in (fresh, kept):

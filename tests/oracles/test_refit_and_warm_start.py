@@ -1,4 +1,4 @@
-"""Refit schedules, starting from a log, and held-out errors in the result."""
+"""Refit schedules, warm starts from a log, and held-out errors in the result."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_first_models_are_the_fits_on_the_log():
         warm.observe(t)
         for oracle in by_hand:
             oracle.observe(t)
-    with pytest.raises(of.OpoError, match="comes before the first episode: this agent has observed 3"):
+    with pytest.raises(of.OpoError, match="was called after 3 episodes: call it before the first one"):
         warm.warm_start(log)
 
 

@@ -21,7 +21,7 @@ def test_an_exact_power_law():
     found = power_law([1, 2, 4, 8], [[3 * x**0.7] * 5 for x in (1, 2, 4, 8)])
     assert (found.mean, found.low, found.high) == pytest.approx((0.7, 0.7, 0.7), rel=1e-12)
     assert found.seeds == 5
-    # What is paired has no spread of its own: each of the five grows with the same exponent.
+    # Paired samples have no spread here, since all five grow with the same exponent.
     scaled = [[k * x**0.7 for k in (1, 2, 3, 4, 9)] for x in (1, 2, 4, 8)]
     together, apart = power_law([1, 2, 4, 8], scaled, paired=True), power_law([1, 2, 4, 8], scaled)
     assert (together.mean, together.low, together.high) == pytest.approx((0.7, 0.7, 0.7), rel=1e-9)
@@ -166,7 +166,7 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, monkeypatch):
         (["--axis", "gap+gap=0.1,0.2"], "a second time"),
         (["--axis", "seed=1,2"], "--axis is 'seed=1,2': a seed makes another environment of the same size; say how many"),
         (["--axis", "horizon=2,4", "--set", "seed=3"], "--set gives seed=3: the environments of each size have seeds of their own"),
-        # An environment that cannot be made is found before the first run.
+        # An environment that cannot be made is refused before the first run.
         (["--axis", "horizon=2,2.5", "-T", "5"], "horizon is 2.5: a whole number"),
     ],
 )

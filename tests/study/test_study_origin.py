@@ -1,4 +1,4 @@
-"""A run's identity includes the code and the files that it comes from."""
+"""A run's identity includes the code and the files from which it was made."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def test_an_edited_file_is_told_and_its_runs_are_done_again_or_kept(place, what)
     with pytest.raises(of.OpoError, match=rf"{concerned} of 4 finished runs were done before a change \(\w+: {what}\): --redo .* --keep"):
         run_study(study_of(place), folder)
     assert bits(folder) == before
-    # Kept: the new seed alone is run, and the report says that the runs do not belong together.
+    # Kept: only the new seed is run, and the report says that the runs differ.
     assert run_study(study_of(place, seeds=3), folder, changed="keep").done == 6
     after = bits(folder)
     assert {key: value for key, value in after.items() if key[2] < 2} == before
     pytest.importorskip("jinja2", reason="jinja2 (extra 'study') is not installed")
     from opo_fast.study.report import write_report
 
-    assert f"with 2 different contents of its file &#39;{what}&#39;" in write_report(Results(folder)).read_text()
-    # Done again: all are of the file as it is now, as in a study of its own.
+    assert f"with 2 different versions of its file &#39;{what}&#39;" in write_report(Results(folder)).read_text()
+    # After redoing, all runs are those of the current file, as in a new study.
     assert run_study(study_of(place, seeds=3), folder, changed="redo").done == 6
     run_study(study_of(place, seeds=3), place / "fresh")
     assert bits(folder) == bits(place / "fresh") != after
-    assert "different contents" not in write_report(Results(folder)).read_text()
-    # Once all are of one kind nothing is asked.
+    assert "different versions of its file" not in write_report(Results(folder)).read_text()
+    # With all runs from the same file there is no error.
     assert run_study(study_of(place, seeds=3), folder).done == 6
 
 

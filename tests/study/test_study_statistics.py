@@ -1,4 +1,4 @@
-"""Statistics of studies against closed forms and scipy, and what the tables hold."""
+"""Statistics of studies against closed forms and SciPy, and the contents of tables and exports."""
 
 from __future__ import annotations
 
