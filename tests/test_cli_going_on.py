@@ -67,7 +67,7 @@ def test_ctrl_c_twice_and_on_in_another_process(call, tmp_path):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
-        assert "runs/random-finite-opo-seed0" in output.split("Go on with: opo-fast run --resume ")[1]
+        assert "runs/random-finite-opo-seed0" in output.split("Resume with: opo-fast run --resume ")[1]
         process = in_another_process("run", "--resume", str(folder), "--no-plot", cwd=tmp_path)
     process.kill()
     process.communicate()
@@ -80,7 +80,7 @@ def test_what_a_run_was_is_not_changed_on_the_way(call):
     call("run", "random-finite", "-T", "20", "--out", "r", "--no-plot")
     refused = call("run", "--resume", "r", "--seed", "1", code=2).stderr
     assert refused == "opo-fast: --seed is given beside --resume: a run goes on as it began; leave it out\n"
-    assert "all 20 episodes of this run are played; -T makes it longer" in call("run", "--resume", "r", code=2).stderr
+    assert "all 20 episodes of this run are finished; make it longer with -T" in call("run", "--resume", "r", code=2).stderr
     assert "ENV is 'taxi': 'random-finite'" in call("run", "taxi", "--resume", "r", "-T", "30", code=2).stderr
     assert "there is no file" in call("run", "--resume", "nowhere", code=2).stderr
     assert "is not a run that" in call("run", "--resume", "r/result.npz", code=2).stderr
@@ -95,7 +95,7 @@ def test_a_function_of_the_users_is_run_only_if_it_is_named(call):
     call("run", "clinic:make", "-T", "30", "--set", "risk=0.2", "--no-plot")
     folder = "runs/clinic-make-opo-seed0"
     refused = call("run", "--resume", folder, "-T", "40", code=2).stderr
-    assert "the environment of this run is the function 'clinic:make', which has to be named again" in refused
+    assert "the environment of this run is the function 'clinic:make': name it again as ENV" in refused
     call("run", "clinic:make", "--resume", folder, "-T", "40", "--no-plot")
     call("run", "clinic:make", "-T", "40", "--set", "risk=0.2", "--no-plot", "--out", "whole")
     same("whole", folder)

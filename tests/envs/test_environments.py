@@ -278,7 +278,7 @@ def test_families_refuse_tables_that_do_not_fit():
         envs.family([a, b], 3)
     free = envs.TabularMDP(np.ones((1, 2, 1)), np.zeros(1))
     masked = envs.TabularMDP(np.ones((1, 2, 1)), np.zeros(1), 0, [[True, False]])
-    with pytest.raises(of.OpoError, match="another action_mask"):
+    with pytest.raises(of.OpoError, match="different action masks"):
         envs.family([free, masked], 3)
 
 

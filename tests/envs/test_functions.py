@@ -117,7 +117,7 @@ def test_what_a_function_must_not_return():
             envs.from_functions(2, 0, ["a"], transitions, loss)
     with pytest.raises(of.OpoError, match=r"allowed\(0, 0\) has 'c': one of \['a'\] is needed"):
         envs.from_functions(2, 0, ["a"], lambda *given: 0, lambda *given: 0.0, allowed=lambda *given: ["c"])
-    with pytest.raises(of.OpoError, match="loss and next_loss: one of the two is needed"):
+    with pytest.raises(of.OpoError, match="loss and next_loss: exactly one of them is needed"):
         envs.from_functions(2, 0, ["a"], lambda *given: 0)
 
 

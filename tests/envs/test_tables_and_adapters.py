@@ -125,7 +125,7 @@ def broken(s, a, row):
         (broken(0, 1, [(float("nan"), 0, 0.0, False)]), "probability of next state 0 is nan"),
         (broken(0, 1, [(1.0, 0, float("inf"), False)]), "reward of next state 0 is inf"),
         ({0: GOOD[0], 1: {0: GOOD[1][0]}}, "state 1, action 1 is missing"),
-        ({0: GOOD[0], 2: GOOD[1]}, "there is no entry 1"),
+        ({0: GOOD[0], 2: GOOD[1]}, "entry 1 is missing"),
         ({}, "empty"),
         (7, "int"),
     ],

@@ -171,7 +171,7 @@ def test_the_command_line_asks(place, monkeypatch):
     assert call("--keep").exit_code == 0
     assert call("--redo").exit_code == 0
     assert call().exit_code == 0
-    assert "one of the two is needed" in str(call("--redo", "--keep").exception)
+    assert "only one of them is needed" in str(call("--redo", "--keep").exception)
 
 
 def test_small_studies_of_the_package_alone_have_only_the_version(tmp_path):
