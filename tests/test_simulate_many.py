@@ -19,7 +19,7 @@ EPISODES = 70
 
 
 class Fresh:
-    """A new context in each episode, and classes of candidates that one function each gives."""
+    """A new context in each episode, and classes with one function for all candidates."""
 
     name = "fresh"
 
@@ -90,7 +90,7 @@ def hashed(state):
 
 
 def check(env, make, seeds=3, episodes=EPISODES, **options):
-    """Results, and the agents that are left behind, are those of one run after the other."""
+    """Check that results and final states of the agents equal those of one run after the other."""
     agents = []
 
     def kept(seed):
@@ -110,7 +110,7 @@ def check(env, make, seeds=3, episodes=EPISODES, **options):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Episodes that were played in lockstep, all seeds of one counted once."""
+    """Number of episodes that were played in lockstep; an episode of several seeds counts once."""
     played = []
     original = module.Lockstep._step
 

@@ -19,7 +19,7 @@ from opo_fast.study import runfile
 
 
 def peak(call):
-    """Most bytes that were held at once while a call was refused."""
+    """Peak memory in bytes while a call is refused."""
     tracemalloc.start()
     try:
         with pytest.raises(of.OpoError) as error:
@@ -38,7 +38,7 @@ def test_a_file_of_two_lines_that_announces_millions_of_states(tmp_path, deadloc
 
 
 def test_a_file_of_200_lines_that_announces_millions_of_states(tmp_path):
-    """Its choices are those of a square table: 67 million states times 200 choices would take 100 GiB."""
+    """As a table, 67 million states times 200 choices would take 100 GiB."""
     lines = [f"{i % 4 * 16_000_000} {i // 4} {i} 1" for i in range(199)]
     (tmp_path / "big.tra").write_text("\n".join([f"67000000 199 {len(lines)}", *lines]) + "\n")
     most, message = peak(lambda: envs.from_prism(tmp_path / "big.tra", deadlocks="loop"))
@@ -74,7 +74,7 @@ SIZES = {
     "simulate": lambda: of.simulate(SMALL, of.agents.Uniform(SMALL.layout), 2**40),
     "trial_bandit": lambda: envs.trial_bandit(by="age", groups=10**12),
 }
-"""Each asks for terabytes, mostly through small arguments."""
+"""Calls that need terabytes, most of them with small arguments."""
 SMALL = envs.make("random-finite")
 
 

@@ -24,7 +24,7 @@ def snapshot(thing):
 
 
 def refused(name, field, value, match):
-    """A fresh agent refuses the trained one's state with this field, and stays as it was."""
+    """Check that a new agent refuses a trained agent's state with this field, and that it is not changed."""
     _, agent = worlds.trained(name)
     _, fresh = worlds.make_agent(name)
     before = snapshot(fresh)
@@ -122,7 +122,7 @@ def test_a_fit_that_was_never_given_is_no_candidate_counted_from_the_end():
 
 
 def test_plans_of_the_data_before_are_forgotten():
-    """Parametric fits are numbers, which mean other functions once another state is there."""
+    """Fits of parametric classes are numbers, which stand for other functions after another state was restored."""
     env = worlds.finite()
     classes = oracles.TabularLossClass(per_context=True), oracles.TabularDynamicsClass(per_context=True, smoothing=1.0)
     first, second = (of.agents.Greedy(env.layout, *classes) for _ in range(2))

@@ -44,7 +44,7 @@ def test_a_grid_is_tried_whole_and_judged_on_other_seeds(env):
 
 
 def test_poor_settings_are_dropped_and_the_edge_is_pointed_out(env):
-    # An agent with an enormous bonus stays uniform: of these settings only the least bonus learns.
+    # With a very large bonus the agent stays uniform, so only the setting with the smallest bonus learns.
     found = of.tune(env, "tabular-opo", 100, over={"bonus_scale": (1e-5, 1e3)}, trials=12, seeds=9, validation=2)
     assert {trial.seeds for trial in found.trials} <= {1, 3, 9}
     assert min(trial.seeds for trial in found.trials) == 1

@@ -37,7 +37,7 @@ CALLED = {
     "R": "rewards", "rewards": "action_mask",
     "states": "state", "actions": "action|allowed",
 }  # fmt: skip
-"""What else a message may call an argument, such as one of several."""
+"""Other names that a message may use for an argument, for example if it is one of several."""
 
 
 @pytest.fixture(autouse=True)

@@ -78,7 +78,7 @@ class EventStudy:
         axes[0, 1].set(title="Expected bonuses so far", ylabel="sum of bonuses")
         for i, (name, right) in enumerate((("squared", self.bounds.squared), ("hellinger", self.bounds.hellinger))):
             self._curve(axes[1, 0], episodes, np.maximum(self.columns[name], 1e-3), f"{name} errors", i)
-            axes[1, 0].axhline(right, color=COLOURS[i], linestyle=LINES[i], linewidth=0.8, label=f"their guarantee, {right:,.0f}")
+            axes[1, 0].axhline(right, color=COLOURS[i], linestyle=LINES[i], linewidth=0.8, label=f"guarantee, {right:,.0f}")
         axes[1, 0].set(title="Errors of the fits", ylabel="expected sum over the past, at least 0.001", yscale="log")
         for one in axes.flat[:3]:
             one.set_xlabel("episode")
@@ -106,7 +106,7 @@ class EventStudy:
             axes.plot(found.probability, y, "|", color="black", markersize=9)
         axes.set_yticks(range(len(self.frequencies)), list(self.frequencies), fontsize=7)
         axes.invert_yaxis()
-        axes.set(title="How often it held (tick: the paper's least; cross: below)", xlabel="share of the runs, 95 % interval")
+        axes.set(title="Frequencies (tick: the paper's lower bound; cross: below it)", xlabel="share of the runs, 95 % interval")
 
 
 def event_study(

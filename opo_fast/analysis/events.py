@@ -137,7 +137,7 @@ def _largest(values: Array, where: Array) -> Array:
 
 
 class Statement(NamedTuple):
-    """A statement of the paper about a run: left <= right with at least some probability.
+    """A statement of the paper about a run: left <= right, with at least a certain probability.
 
     Attributes
     ----------
@@ -341,7 +341,7 @@ class Frequency(NamedTuple):
     source : str
     held, runs : int
     probability : float
-        The probability with which the statement holds according to the paper, or less.
+        The paper's lower bound on the probability of the statement.
     low, high : float
         95 % Clopper-Pearson interval of the frequency.
     tightest : float

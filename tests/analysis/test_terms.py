@@ -62,7 +62,7 @@ def test_steps_from_the_engine_are_those_of_the_plain_loop(name, masked):
     mask = rng.random(env.layout.shape) < 0.7
     mask[np.arange(len(mask)), rng.integers(env.layout.n_actions, size=len(mask))] = True
     options = {"action_mask": mask} if masked else {}
-    # Without the environment's own mask in them.
+    # Without the environment's mask.
     free = of.FiniteDynamicsClass([lambda c, m=m: [np.array(block) for block in m(c).arrays()] for m in env.dynamics_models])
     agent = of.OPO(
         env.layout,
@@ -164,7 +164,7 @@ def test_terms_in_expectation_over_the_contexts(name):
     )  # fmt: skip
     agent, run = played(name, env, 30)
     expected = regret_decomposition(env, agent, run, expected=True)
-    # The same run at the contexts one by one.
+    # The same steps at each context separately.
     each = []
     for context in (0, 2):
         fixed = of.FiniteContexts(env.mdps, np.eye(3)[context])

@@ -14,7 +14,7 @@ WORDS = ["", "x", "nan", "-1", "1e400", "\x1b[31m", "[/red]", "$\\foo$", "a" * 5
 
 
 class Odd:
-    """An object that nothing expects."""
+    """An object of an unexpected type."""
 
     def __repr__(self) -> str:
         return "Odd()"

@@ -1,7 +1,7 @@
 """Many attempts in separate processes, so that crashes and hangs are findings; kind and seed determine an attempt.
 
 python -m tests.fuzz.run --kinds CALLS --tries 20000     # CALLS, FILES, COMMANDS, STATES, the name of one kind, or ALL
-python -m tests.fuzz.run --kinds called --first 417 --tries 1     # one attempt again, by what its finding says
+python -m tests.fuzz.run --kinds called --first 417 --tries 1     # repeat one attempt, with kind and seed from its finding
 
 An attempt that takes more than 10 seconds or 8 GiB, or ends its process, is a finding too. ALL takes attempts from all groups in the
 proportions of `SHARES`. The processes work in a temporary folder.
@@ -25,13 +25,13 @@ import psutil
 
 HERE = Path(__file__).parent
 PATIENCE = 10.0
-"""Seconds of a processor that an attempt may take, once kernels are compiled."""
+"""Processor seconds that an attempt may take without compiling kernels."""
 START = 300.0
-"""Seconds that an attempt may take which compiles kernels, and any attempt on a machine that is busy."""
+"""Seconds that an attempt may take if it compiles kernels, or if the machine is busy."""
 MEMORY = 8 << 30
-"""Bytes that a process may take beside what is mapped from files."""
+"""Bytes of memory that a process may use, without mapped files."""
 SHARES = {"CALLS": 12, "FILES": 4, "STATES": 3, "COMMANDS": 1}
-"""Attempts of each group in twenty of all."""
+"""Number of attempts of each group among twenty."""
 
 WORKER = """
 import os, resource, sys

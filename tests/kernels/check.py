@@ -1,8 +1,8 @@
 """Run the kernel tests in two ways that find more faults: as plain Python with branch coverage, and compiled with bounds checks.
 
-    python tests/kernels/check.py              # both, side by side
-    python tests/kernels/check.py branches     # nothing compiled: fails below all branches of `opo_fast/kernels`
-    python tests/kernels/check.py bounds       # compiled with bounds checks: fails where a kernel was never run
+    python tests/kernels/check.py              # both
+    python tests/kernels/check.py branches     # not compiled: fails unless all branches of `opo_fast/kernels` are covered
+    python tests/kernels/check.py bounds       # compiled with bounds checks: fails unless every kernel was run
 
 Both runs make the same calls, so every branch that the first covers is checked by the second.
 """

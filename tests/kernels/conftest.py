@@ -13,7 +13,7 @@ import opo_fast.kernels
 
 
 def left_out() -> list[str]:
-    """Kernels that were not compiled in this process. (Parts are compiled with the kernels that they are written into.)"""
+    """Kernels that were not compiled in this process, without the parts that are inlined into others."""
     names = []
     for info in pkgutil.iter_modules(opo_fast.kernels.__path__, "opo_fast.kernels."):
         # Kernels that threads share are tested in tests/threads/.

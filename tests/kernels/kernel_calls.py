@@ -64,7 +64,7 @@ def own(array):
 def together(monkeypatch, kernel, before, after, n):
     """`kernel(*before, me, n, gate, *after)` in `n` threads; returns the result of each."""
     if n > 1 and INTERPRETED:
-        # Without compilation there are no atomic operations: Python's own barrier.
+        # Without compilation there are no atomic operations, so Python's barrier is used.
         barrier = threading.Barrier(n)
         for module in (batch, chain, evaluation, forward, self_tuning, slices):
             monkeypatch.setattr(module, "meet", lambda gate, me, n: barrier.wait(60) if n > 1 else None)
@@ -83,12 +83,12 @@ def forward_scratch(mdp, n, parts):
 
 
 def parts_of(mdp):
-    """Numbers of parts that a forward pass may have: of a dense dynamics one."""
+    """Numbers of parts of a forward pass; dense dynamics only have one."""
     return (1, 3) if mdp.transitions.kind else (1,)
 
 
 def chunks_of(mdp):
-    """Whole layers at a time, and eight states."""
+    """Chunk sizes: whole layers, and eight states."""
     return (mdp.layout.n_states, 8)
 
 

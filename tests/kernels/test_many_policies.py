@@ -75,7 +75,7 @@ def test_batches_of_a_csr_dynamics(case, n, monkeypatch):
 @pytest.mark.parametrize("storage", ["dense", "csr"])
 @pytest.mark.parametrize("n_actions", [2, 3])
 def test_tiny_weights_count_as_zero(storage, n_actions, monkeypatch):
-    """A policy of 1e-200 after one of 1e-100: 1e-300 counts as 0, in every lane and also in rows that fill no vector."""
+    """Probabilities of 1e-200 and 1e-100: their product counts as 0, in every lane and also in rows that do not fill a vector."""
     mdp = model((storage, n_actions, False, np.float64), sizes=[1, 5, 7])
     store = policies(mdp, 2)
     store[1, :n_actions] *= 1e-100
@@ -92,10 +92,10 @@ def test_tiny_weights_count_as_zero(storage, n_actions, monkeypatch):
 
 
 class Pack:
-    """Eight contexts of one layout and mask, some of them alike."""
+    """Eight contexts with the same layout and mask, some of them with equal models."""
 
     def __init__(self, case):
-        # A mask belongs to its seed.
+        # The same seed gives the same mask.
         self.mdps = [model(case, seed=0 if case[2] else lane % 5) for lane in range(LANES)]
         self.t = self.mdps[0].transitions
         self.layers, self.rows, self.block = self.mdps[0].layout.offsets, self.t.rows, packed_block(self.mdps[0])

@@ -138,7 +138,7 @@ def test_a_row_that_is_no_distribution_is_reported(case, monkeypatch):
 
 @pytest.mark.parametrize("n_actions", [2, 3])
 def test_tiny_weights_count_as_zero(n_actions):
-    """The second action has 1e-100 and leads one state up, the others to the lowest: 1e-300 counts as 0."""
+    """The second action has probability 1e-100 and leads one state up, the others lead to the lowest state; 1e-300 counts as 0."""
     states, actions = np.arange(9).repeat(n_actions), np.tile(np.arange(n_actions), 9)
     block = np.zeros((9, n_actions, 9))
     block[states, actions, np.where(actions == 1, np.minimum(states + 1, 8), 0)] = 1.0
@@ -227,7 +227,7 @@ def test_small_blocks_of_a_model_beyond_the_cache(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["above", "below", "negative", "nan"])
 def test_what_is_no_policy_is_noticed_in_every_state(kind, monkeypatch):
-    """States of as many actions are looked at four at a time, and the last ones one by one."""
+    """States with equally many actions are checked four at a time, and the remaining ones one by one."""
     mdp = model(("dense", 3, False, np.float64))
     good = policies(mdp, 1)[0]
     assert not backward(monkeypatch, mdp, good, 1, mdp.layout.n_states, 0)[2]

@@ -24,7 +24,7 @@ variants = pytest.mark.parametrize(("keep", "with_bonus"), [(True, True), (True,
 
 
 def start_of(mdp):
-    """AdaHedge before the first step. At learning rates in the thousands, those of a gap of 0.001, rounding would show."""
+    """AdaHedge before the first step, with a gap so large that the learning rate does not amplify rounding errors."""
     hedge = AdaHedge(mdp.uniform_policy())
     hedge.gap[:] = 0.5
     return hedge
@@ -54,7 +54,7 @@ def expected_steps(plausible, with_bonus):
     m = Rows(mdp)
     hedge = start_of(mdp)
     lines, visits = [], np.zeros(m.state.size)
-    # A bonus above every value is as good as none.
+    # With a bonus above every value, Q is the lower bound.
     beta_loss, beta_dynamics = (2 * HALVES[0], 2 * HALVES[1]) if with_bonus else (1e9, 1e9)
     betas = Bonus(beta_loss, np.full(m.horizon, beta_dynamics), 1, with_bonus)
     for step in range(STEPS):
@@ -77,7 +77,7 @@ class State:
         self.store[K] = np.repeat(mdp.transitions.gather(hedge.policy), lanes)
         self.regret, self.visits = aligned(n_rows * lanes, zero=True), aligned(n_rows * lanes, zero=True)
         self.last_q = aligned(n_rows * lanes)
-        # Vectors of states are read whole.
+        # Kernels read vectors of states as a whole, so the arrays have room for them.
         self.v, self.excess, self.gap, self.total = (aligned(n * lanes + 8, zero=True) for _ in range(4))
         self.log_actions = aligned(n + 8, zero=True)
         self.gap[: n * lanes], self.total[: n * lanes] = np.repeat(hedge.gap, lanes), np.repeat(counts, lanes)
@@ -131,7 +131,7 @@ packable = pytest.mark.parametrize("case", [case for case in MODELS if case[1] <
 @plausible_sets
 @variants
 def test_steps_of_a_pack(case, sets, keep, with_bonus):
-    # A mask belongs to its seed.
+    # The same seed gives the same mask.
     members = [plausible_of(case, 0 if case[2] else lane % 3, sets) for lane in range(LANES)]
     mdp = members[0].model
     t, block = mdp.transitions, packed_block(mdp)

@@ -78,7 +78,7 @@ def _scalar_exp(x, out):
 
 
 def exponentials(x):
-    """`vexp` and `sexp` of an array whose size is a multiple of 8: the same bits, or the test that asks fails."""
+    """`vexp` and `sexp` of an array whose size is a multiple of 8: checks that both give the same bits."""
     vector, scalar = np.empty(x.size), np.empty(x.size)
     _vector_exp(x, vector)
     _scalar_exp(x, scalar)
@@ -171,7 +171,7 @@ def test_eight_vectors_are_transposed():
 
 
 def test_lanes_are_summed_in_the_written_order():
-    """Halves are added, then quarters, then the last two: with these numbers every other order has another last bit."""
+    """Halves are added, then quarters, then the last two; with these numbers any other order changes the last bit."""
     v = np.array([0.1, 1e9, 1e-9, -1e9, 0.7, 1e5, -0.3, 3e-5]) / 3
     expected = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
     assert expected not in (v.sum(), sum(v.tolist()), math.fsum(v))
@@ -269,7 +269,7 @@ def test_positions():
 
 
 def _kernels_of(k):
-    """Tile words at one size. A number of streams is a constant of the function that is compiled: no expression is."""
+    """Tile operations at one size; the number of streams must be a constant of the compiled function."""
     twice, eight = 2 * k, 8 * k
 
     @numba.njit

@@ -35,7 +35,7 @@ def test_a_table_becomes_a_policy(tmp_path):
         assert low <= value <= high
     rows = list(csv.DictReader((tmp_path / "policy.csv").open()))
     assert {row["context"] for row in rows} == {"mild", "severe"}
-    # In a log of a hundred patients and a step for each state, treating is better; there is nothing to gain in the last step.
+    # Treating is better in the log, except in the last step, where it has no effect.
     assert {(row["state"], row["action"]) for row in rows if row["step"] in "01" and row["state"] == "ward"} == {("ward", "treat")}
 
 

@@ -95,7 +95,7 @@ class _Dying:
 
 
 def dying():
-    """An environment that raises on the way."""
+    """An environment that raises an error after some episodes."""
     return _Dying()
 
 

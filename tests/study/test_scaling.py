@@ -91,7 +91,7 @@ def studied(tmp_path_factory):
 
 def test_exponents_of_the_uniform_policy_are_those_of_its_closed_form(studied):
     _, found = studied
-    # The base is one point of each axis, though it is run once.
+    # The base is a point of each axis, but is only run once.
     assert len(found[20].environments) == 2 * (1 + 1 + 2 + 2)
     growth = {growth.axis: growth for growth in (*growth_along(found[20], "horizon"), *growth_along(found[20], "gap"))}
     for axis, values in (("horizon", (2, 4)), ("gap", (0.1, 0.2, 0.4))):

@@ -116,7 +116,7 @@ def test_a_checkpoint_of_other_code_is_ignored_unless_it_is_to_be_kept(place):
     task = Task(run, str(store.folder), str(place), "npz", study.record, Checkpoints(5), None, (socket.gethostname(), os.getpid()), False)
     assert execute(task).kind == "done"
     stored = store.finished()[0][run.id]
-    # The state of a run on its way, as an older source left it.
+    # A checkpoint from before the edit of the source.
     from opo_fast.runs.simulation import Simulation
     from opo_fast.study.build import make_agent, make_environment
     from opo_fast.study.recorder import Recorder

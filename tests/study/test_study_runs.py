@@ -122,7 +122,7 @@ def test_loky_gives_the_same_bits(tmp_path, whole, workers):
 SCRIPT = """
 import signal
 import sys
-# A shell starts what runs in the background with Ctrl-C ignored, and a study leaves that as it is.
+# A shell starts background jobs with SIGINT ignored, and a study does not change that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
 from study_cases import small

@@ -123,7 +123,7 @@ def test_models_travel_to_another_process(here):
 
 
 def test_a_policy_at_the_edge_of_the_tolerance_is_judged_alike_by_any_number_of_threads(shared_always):
-    """Added as a tree, this row misses 1 by less than 1e-8, from left to right by more."""
+    """The sum of this row differs from 1 by less than 1e-8 if it is added as a tree, and by more from left to right."""
     layout = of.Layout([1, 201, 201], 4)
     blocks = [np.full((n, 4, 201), 1 / 201) for n in (1, 201)]
     model = of.LayeredMDP(layout, np.zeros(layout.shape), blocks)

@@ -35,7 +35,7 @@ def joined():
 
 
 def bits():
-    """What a process computes about a model that is large enough for threads inside a layer."""
+    """Bytes of the results of all operations on models that are large enough for threads inside a layer."""
     parts = []
     for form in ("dense", "csr"):
         rng = np.random.default_rng(3)
