@@ -26,7 +26,7 @@ FAILING = [
     ({"name": "study_cases:broken", "options": {"at": 40}}, 39, r"RuntimeError: the oracle gave up in episode 40"),
     ({"name": "study_cases:nothing"}, 0, r"'study_cases:nothing': the module 'study_cases' has no 'nothing'"),
     ({"name": "no_such_module:agent"}, 0, r"'no_such_module:agent': there is no module 'no_such_module', neither installed nor in"),
-    ({"name": "opo", "options": {"bonus_scal": 1.0}}, 0, r"bonus_scal is no option of agent 'opo'"),
+    ({"name": "opo", "options": {"bonus_scal": 1.0}}, 0, r"bonus_scal is not an option of agent 'opo'"),
     ({"name": "opo", "options": {"bonus_scale": -1.0}}, 0, r"bonus_scale is -1\.0"),
     ({"name": "uccb"}, 0, r"."),
     ({"name": "study_cases:crashing"}, 0, r"OSError"),
