@@ -243,7 +243,7 @@ def test_what_is_unknown_is_named():
     env = random_finite()
     with pytest.raises(of.OpoError, match=r"agent is 'opos' \(did you mean 'opo'\?\)"):
         agents.make("opos", env, episodes=10)
-    with pytest.raises(of.OpoError, match="p_min is no option of agent 'opo': one of tuning, delta, bonus_scale"):
+    with pytest.raises(of.OpoError, match="p_min is not an option of agent 'opo': one of tuning, delta, bonus_scale"):
         agents.make("opo", env, episodes=10, p_min=0.1)
     with pytest.raises(of.OpoError, match="env is a FiniteContexts without loss_class: agent 'greedy' needs it"):
         agents.make("greedy", of.FiniteContexts([random_model(np.random.default_rng(0), (1, 2), 2)]), episodes=10)
