@@ -249,7 +249,7 @@ def test_theory(call):
     assert re.search(r"The bound is 0\.\d+ times H T", output)
 
 
-def test_the_first_episode_at_which_the_bound_tells_something(call):
+def test_the_first_episode_at_which_the_bound_is_informative(call):
     output = " ".join(call("theory").stdout.split())
     start = float(re.search(r"from about T = (\S+) on", output)[1])
     for factor, vacuous in ((0.9, True), (1.1, False)):
@@ -410,7 +410,7 @@ def test_every_bound(call):
     assert call("theory", "parameters", "-T", "50").stdout == call("theory", "-T", "50").stdout
 
 
-def test_what_the_bounds_say_where_they_say_nothing(call):
+def test_bounds_that_are_vacuous(call):
     # 10 candidates are fewer than 20 states.
     note = "lower bound 0 vacuous: its construction needs a class of more than |S| = 20 candidates"
     assert note in " ".join(call("theory", "bounds").stdout.split())

@@ -99,7 +99,7 @@ def test_a_function_of_the_users_is_run_only_if_it_is_named(call):
     call("run", "clinic:make", "--resume", folder, "-T", "40", "--no-plot")
     call("run", "clinic:make", "-T", "40", "--set", "risk=0.2", "--no-plot", "--out", "whole")
     same("whole", folder)
-    # The model was edited since: the candidate is named.
+    # The model has been edited since, and the message names the candidate.
     pathlib.Path("clinic.py").write_text(CLINIC.replace("[0.8, 0.2]", "[0.7, 0.3]"))
     os.utime("clinic.py", (0, 0))
     edited = call("run", "clinic:make", "--resume", folder, "-T", "50", code=2).stderr
@@ -115,7 +115,7 @@ def test_policy_by_name(call):
     rows = list(csv.DictReader(pathlib.Path("p.csv").read_text().splitlines()))
     assert len(rows) == 6
     q = {(row["state_name"], row["action_name"]): float(row["q"]) for row in rows}
-    # 0.25 now, and at the end 0 or 0.25 for the well, 1 for the ill tenth.
+    # 0.25 now, and in the last step 0 or 0.25 for the well and 1 for the tenth who are ill.
     share = {(row["state_name"], row["action_name"]): float(row["probability"]) for row in rows}
     well = 0.25 * share["well", "treat"]
     assert q["new", "treat"] == pytest.approx(0.25 + 0.9 * well + 0.1, abs=1e-12)

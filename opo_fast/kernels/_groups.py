@@ -1,4 +1,7 @@
-"""Reductions over the actions of a state inside a vector, where 2, 4 or 8 actions make whole states of its lanes."""
+"""Reductions over the actions of a state within a vector, whose eight lanes hold whole states if there are 2, 4 or 8 actions.
+
+A row is an allowed state-action pair; `width` is the number of actions if the rows of whole states fill a vector, else 0.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ _FROM_MEMORY = 1 << 20
 
 @inlined
 def worth_prefetching(indptr, start, n_rows):
-    """Whether a CSR block of `n_rows` rows is so large that the processor's own prefetching is not enough."""
+    """Whether a CSR block of `n_rows` rows is so large that the processor's automatic prefetching is not enough."""
     return indptr[start + n_rows] - indptr[start] >= _FROM_MEMORY
 
 
 @inlined
 def group_sum(x, width):
-    """In every lane, the sum over its group of `width` lanes, as a tree."""
+    """In every lane, the sum over its group of `width` lanes, added pairwise."""
     x = vadd(x, vswap1(x))
     if width > 2:
         x = vadd(x, vswap2(x))
@@ -51,7 +54,7 @@ def group_sum(x, width):
 
 @inlined
 def group_min(x, width):
-    """In every lane, the least of its group of `width` lanes."""
+    """In every lane, the minimum over its group of `width` lanes."""
     x = vmin(x, vswap1(x))
     if width > 2:
         x = vmin(x, vswap2(x))
@@ -62,7 +65,7 @@ def group_min(x, width):
 
 @inlined
 def group_each(x, width):
-    """The first lanes of `x`, one for each group of `width` lanes."""
+    """The first lanes of `x`, each repeated `width` times."""
     if width == 2:
         return vspread2(x)
     if width == 4:
@@ -72,14 +75,14 @@ def group_each(x, width):
 
 @inlined
 def four_alike(rows, s):
-    """Whether states s..s+3 have as many rows each."""
+    """Whether states s..s+3 have equally many rows."""
     n = rows[s + 1] - rows[s]
     return rows[s + 2] - rows[s + 1] == n and rows[s + 3] - rows[s + 2] == n and rows[s + 4] - rows[s + 3] == n
 
 
 @inlined
 def is_policy(policy, rows, lo, hi, width, tolerance):
-    """Whether the rows of states lo..hi-1 hold probabilities that sum to 1 within `tolerance`, up to its rounding."""
+    """Whether `policy` has probabilities that sum to 1 within `tolerance` in each of the states lo..hi-1."""
     r = rows[lo]
     s = lo
     fault = 0.0
@@ -94,13 +97,13 @@ def is_policy(policy, rows, lo, hi, width, tolerance):
             miss = vsub(group_sum(p, width), one)
             worst = vmax(vmul(miss, miss), worst)
             least = vmin(p, least)
-            # Not a number from the first on that is not finite.
+            # NaN as soon as one entry is not finite.
             strange = vfma(miss, zero, strange)
             r += 8
             s += 8 // width
         faults = vadd(vabove(worst, vset(tolerance * tolerance)), vabove(vsub(zero, least), zero))
         fault = vsum(vadd(faults, strange))
-    # Four states of as many actions at a time: one sum would wait for each addition to finish.
+    # Four states with equally many actions at a time, since the additions of a single sum wait for one another.
     while s + 4 <= hi and four_alike(rows, s):
         n = rows[s + 1] - r
         x = (0.0, 0.0, 0.0, 0.0)
@@ -134,5 +137,5 @@ def is_policy(policy, rows, lo, hi, width, tolerance):
 
 @inlined
 def share(size, me, n):
-    """Where the share of thread `me` of `n` begins, in eights of states: which rows fill a vector does not depend on n."""
+    """First state of the share of thread `me` of `n`: a multiple of 8, so that which rows fill a vector does not depend on n."""
     return size if me == n else size // 8 * me // n * 8

@@ -1,4 +1,4 @@
-"""The words of `_simd` in plain NumPy; `_llvm` says what each does. Every position is checked."""
+"""The vector operations of `_simd` in plain NumPy; `_llvm` and `_tiles` document them. Every position is checked."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def vsum(v):
 
 
 def fma(a, b, c):
-    # As compiled, whatever the precision of what is given.
+    # In double precision like the compiled one, whatever the dtype of the arguments.
     return float(a) * float(b) + float(c)
 
 

@@ -1,9 +1,9 @@
-"""The public kernels once more, with the sizes and places of all arrays looked at first: for development.
+"""The public kernels with checks of the sizes and the overlap of all arrays, for development.
 
-The functions have the signatures of those in `opo_fast.kernels`, so that ``from opo_fast.kernels import checked as
-kernels`` switches a module over. An array of a wrong size, or one that is filled and overlaps another argument, is a ValueError
-that names it; unchecked kernels would read and write other memory, or give wrong numbers. Numba
-swallows exceptions inside ``prange``: look at code that runs in parallel with ``parallel=False``.
+The functions have the signatures of those in `opo_fast.kernels`, so ``from opo_fast.kernels import checked as kernels`` is enough to
+switch a module over. If an array has a wrong size, or if an array that is filled overlaps another argument, they raise a ValueError that
+names it; the unchecked kernels would access other memory or compute wrong numbers. Numba loses exceptions that are raised inside
+``prange``, so check parallel code with ``parallel=False``. A row is an allowed state-action pair.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def _overlap(a, b):
 
 @brief
 def _partly(a, b):
-    """Whether two contiguous arrays have memory in common and are not the same."""
+    """Whether two contiguous arrays overlap, but do not begin at the same place."""
     return _overlap(a, b) and a.ctypes.data != b.ctypes.data
 
 
 @kernel
 def _check(model, policy, q, v):
-    """Sizes of a policy, of another array with one number per row, and of values."""
+    """Check a policy, another array with one number per row, and values."""
     if policy.size != _n_rows(model):
         raise ValueError("policy: one number per row is needed")
     if q.size != _n_rows(model):

@@ -1,4 +1,4 @@
-"""Transitions out of what stands for them."""
+"""Conversion of arguments to `Transitions`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def as_transitions(
     where: str | Place = "transitions",
     own_mask: bool = False,
 ) -> Transitions:
-    """`transitions` as a `Transitions` of this layout; one that is already is handed on as it is.
+    """`transitions` as `Transitions` of this layout; if they are `Transitions` already, they are returned unchanged.
 
-    With `own_mask` its mask must be `action_mask`, also where that is None: an agent's policies have one number for each
-    allowed pair.
+    With `own_mask` their mask must equal `action_mask` even if that is None, since an agent's policies have one number for each
+    allowed state-action pair.
     """
-    # A LayeredMDP stands for its transitions.
+    # A LayeredMDP may be given for its transitions.
     transitions = getattr(transitions, "transitions", transitions)
     if not isinstance(transitions, Transitions):
         return Transitions(layout, transitions, action_mask=action_mask, dtype=dtype, where=where)

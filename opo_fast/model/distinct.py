@@ -55,7 +55,7 @@ class Distinct(Immutable):
         The stationary state that the first layer is a copy of.
     """
 
-    _passing = ("_plans", "places")
+    _transient = ("_plans", "places")
 
     def __init__(self, layout: Layout, which: Sequence[int], mask: Array | None, start: int | None) -> None:
         self.layout, self.which, self.start = layout, tuple(which), start

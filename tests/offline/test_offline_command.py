@@ -58,7 +58,7 @@ def test_icu_sepsis_from_its_own_behavior_policy():
     learned, logged, best = (
         float(x) for x in re.search(r"value is ([\d.]+) \(logged policy ([\d.]+), optimum ([\d.]+)\)", output).groups()
     )
-    assert learned == best  # the classes hold the truth, and 300 admissions tell it from the other candidates
+    assert learned == best  # the classes contain the truth, and 300 admissions identify it
     assert learned < logged - 0.5
     assert "the log does not support this policy" in output
 

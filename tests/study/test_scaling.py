@@ -41,7 +41,7 @@ def test_the_interval_covers_the_exponent_about_as_often_as_it_says():
 
 
 @pytest.mark.parametrize(("values", "samples"), [([1, 1], [[1.0], [2.0]]), ([1, 2], [[1.0]]), ([1, 2], [[1.0], []])])
-def test_what_no_exponent_can_be_read_from(values, samples):
+def test_samples_without_an_exponent(values, samples):
     with pytest.raises(of.OpoError, match="at least two different values are needed"):
         power_law(values, samples)
 

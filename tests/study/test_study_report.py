@@ -344,7 +344,7 @@ def test_the_contexts_that_came_most_are_shown(tmp_path):
     assert len(content["tables"]) == 1
 
 
-def test_a_damaged_or_missing_policy_is_said(tmp_path):
+def test_a_damaged_or_missing_policy_is_reported(tmp_path):
     run_study(small(agents=["uniform", "greedy"], environments=["random-finite"], seeds=1), tmp_path)
     first, second = sorted((tmp_path / "policies").iterdir())
     first.write_text(first.read_text().replace("1", "2", 1))
