@@ -229,7 +229,9 @@ def test_describe_says_what_it_needs(call, tmp_path, monkeypatch):
     )
     done = call("describe", "bare_clinic:Clinic", code=2)
     text = " ".join(done.stderr.split())
-    assert "bare_clinic:Clinic gives a Clinic without contexts, label, reward_value, loss_class, dynamics_class: describe needs an" in text
+    assert (
+        "bare_clinic:Clinic returns a Clinic without contexts, label, reward_value, loss_class, dynamics_class: describe needs an" in text
+    )
     assert "run, compare and study need only layout, sample_context, mdp and whatever the agent needs" in text
     assert "regret" in call("compare", "bare_clinic:Clinic", "--agents", "uniform,optimum", "-T", "5", "--seeds", "1").stdout
 

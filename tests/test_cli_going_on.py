@@ -79,7 +79,7 @@ def test_ctrl_c_twice_and_on_in_another_process(call, tmp_path):
 def test_what_a_run_was_is_not_changed_on_the_way(call):
     call("run", "random-finite", "-T", "20", "--out", "r", "--no-plot")
     refused = call("run", "--resume", "r", "--seed", "1", code=2).stderr
-    assert refused == "opo-fast: --seed is given beside --resume: a run goes on as it began; leave it out\n"
+    assert refused == "opo-fast: --seed is given with --resume: a run keeps the options with which it began; leave it out\n"
     assert "all 20 episodes of this run are finished; make it longer with -T" in call("run", "--resume", "r", code=2).stderr
     assert "ENV is 'taxi': 'random-finite'" in call("run", "taxi", "--resume", "r", "-T", "30", code=2).stderr
     assert "there is no file" in call("run", "--resume", "nowhere", code=2).stderr

@@ -147,6 +147,7 @@ class LOLIPOP(BaseAgent):
         self.epoch = 1
         self.before = [_Segment(self) for _ in range(layout.horizon)]
         self.now = [_Segment(self)]
+        self._played = 0
         self._covers: LRU[_Cover] = LRU(PLANS)
 
     @property
@@ -208,8 +209,6 @@ class LOLIPOP(BaseAgent):
             self.before, self.now = self.now, []
             self.epoch += 1
         self.now.append(_Segment(self))
-
-    _played = 0
 
     # -- planning ----------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 
 from .. import agents
-from .._support.text import count, figure, interval, share
-from .._support.text import setting as written
+from .._support.text import count, figure, interval, setting, share
 from .._support.threads import set_threads
 from ..errors import OpoError
 from ..runs.tune import RANGES, Tuning, tune
@@ -18,6 +17,8 @@ from .options import SHOWN, Env, Horizon, Settings, Threads, cell, command, cons
 __all__ = ["app"]
 
 app = command()
+_RUN = ("bonus_scale", "eta_scale")
+"""Settings that `opo-fast run` has as options."""
 
 
 @app.command("tune")
@@ -74,7 +75,7 @@ def _show(env: str, found: Tuning, episodes: int, seeds: int, validation: int) -
     for name in (*names, "regret", "seeds"):
         table.add_column(name, justify="right")
     for trial in sorted(found.trials, key=lambda trial: (-trial.seeds, trial.regret))[:SHOWN]:
-        table.add_row(*(cell(written(trial.setting[name])) for name in names), figure(trial.regret, ".4g"), str(trial.seeds))
+        table.add_row(*(cell(setting(trial.setting[name])) for name in names), figure(trial.regret, ".4g"), str(trial.seeds))
     show_table(out, table)
     for edge in found.edges:
         out.print(f"The best {safe(edge)} is at the edge of the search range: a better one may lie beyond (see --over)", style="yellow")
@@ -82,11 +83,8 @@ def _show(env: str, found: Tuning, episodes: int, seeds: int, validation: int) -
     for line in found.validation.summary():
         out.print(f"  {line.agent}: regret {interval(line.regret)}, gap closed at the end {share(line.gap_closed.mean)}", markup=False)
     out.print(f"  best minus default: {interval(found.difference())} (95 % bootstrap over the seeds)", markup=False)
-    options = " ".join(f"--{name.replace('_', '-')} {written(value)}" for name, value in found.best.items() if name in _RUN)
-    rest = ":".join([found.agent, *(f"{name}={written(value)}" for name, value in found.best.items())])
+    options = " ".join(f"--{name.replace('_', '-')} {setting(value)}" for name, value in found.best.items() if name in _RUN)
+    rest = ":".join([found.agent, *(f"{name}={setting(value)}" for name, value in found.best.items())])
     if set(names) <= set(_RUN):
         out.print(f"opo-fast run {safe(env)} --agent {safe(found.agent)} -T {episodes} {safe(options)}", soft_wrap=True)
     out.print(f"opo-fast compare {safe(env)} -T {episodes} --agents {safe(found.agent)},{safe(rest)}", soft_wrap=True)
-
-
-_RUN = ("bonus_scale", "eta_scale")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, as_array, as_integer, as_number, frozen
-from .._support.checks import as_items as listed
+from .._support.checks import MANY, as_array, as_integer, as_items, as_number, frozen
 from .._support.threads import get_threads, run_all
 from ..errors import OpoError
 from ..kernels import generate as kernels
@@ -213,7 +212,7 @@ def inventory(
     limits = ((items, "items", 31), (capacity, "capacity", 1 << 31), (batch, "batch", 1 << 31), (most, "most", 10_000))
     sizes = [as_integer(x, name, least=1, most=limit) for x, name, limit in limits]
     chances = [
-        as_number(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(listed(demands, "demands", "probabilities", some=True))
+        as_number(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(as_items(demands, "demands", "probabilities", some=True))
     ]
     _fits((sizes[1] + 1) ** sizes[0])
     regimes = _Inventory(as_integer(horizon, "horizon", least=1, most=MANY), sizes[0], sizes[1], sizes[2], chances, sizes[3], prices)
@@ -289,7 +288,7 @@ def queue_network(
     n = as_integer(queues, "queues", least=1, most=16)
     if arrivals is None:
         arrivals = [[rates[i % 2] for i in range(n)] for rates in ((0.3, 0.1), (0.1, 0.3), (0.4, 0.4))]
-    rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(listed(arrivals, "arrivals", "rates", some=True))]
+    rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(as_items(arrivals, "arrivals", "rates", some=True))]
     limit = as_integer(capacity, "capacity", least=1, most=1 << 31)
     _fits((limit + 1) ** n)
     regimes = _Queues(as_integer(horizon, "horizon", least=1, most=MANY), n, limit, rates, _per_queue(service, n, "service"))
@@ -298,7 +297,7 @@ def queue_network(
 
 
 def _per_queue(values: Any, n: int, name: str) -> Array:
-    entries = [values] * n if as_array(values, name).ndim == 0 else listed(values, name, "numbers")
+    entries = [values] * n if as_array(values, name).ndim == 0 else as_items(values, name, "numbers")
     if len(entries) != n:
         raise OpoError(f"{name} has {len(entries)} entries: one number, or one for each of the {n} queues, is needed")
     return np.array([as_number(x, name, most=1.0) for x in entries])

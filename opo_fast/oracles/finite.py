@@ -47,6 +47,7 @@ class _FiniteOracle:
 
     delta: float | None = None
     _set: NestedSet | None = None
+    _score_range = 0.0, float(np.finfo(np.float64).max)
 
     def __init__(self, function_class: Any, layout: Layout) -> None:
         self.function_class, self.layout = function_class, layout
@@ -152,8 +153,6 @@ class _FiniteOracle:
         nested = None if kept is None else NestedSet.restored(scores.size, fields)
         self._fingerprint.restore(fields)
         self.scores, self.delta, self._set, self._checked = scores, kept, nested, None
-
-    _score_range = 0.0, float(np.finfo(np.float64).max)
 
     def check_fit(self, fit: Hashable) -> None:
         """Raise unless `fit` is the index of a candidate."""

@@ -308,7 +308,7 @@ def test_minimum_reachability_of_environments():
 
 def test_a_reachability_of_0_is_warned_about():
     env, losses, dynamics, _ = setting()
-    with pytest.warns(UserWarning, match=r"p_min is 0: .* do not hold; 0\.25 stands in"):
+    with pytest.warns(UserWarning, match=r"p_min is 0: .* do not hold; 0\.25 is used instead"):
         agent = RMUCDD(env.layout, losses, dynamics, p_min=0.0, episodes=10)
     assert agent.p_min == 0.25
     with pytest.raises(of.OpoError, match=r"p_min is -0\.1"):

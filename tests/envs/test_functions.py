@@ -136,5 +136,5 @@ def test_an_agent_without_the_mask_is_refused_with_a_hint():
 
 @pytest.mark.parametrize("answer", [None, ["a", "b"], ([1], 1.0), np.zeros(2)])
 def test_what_is_no_next_state_is_named(answer):
-    with pytest.raises(of.OpoError, match=r"transitions\('c', 0, 'x', 'u'\) gives .*a next state, or a mapping"):
+    with pytest.raises(of.OpoError, match=r"transitions\('c', 0, 'x', 'u'\) is .*a next state, or a mapping"):
         envs.from_functions(3, "x", ["u", "v"], [lambda *given: answer], loss=lambda *given: 0.5, contexts=["c"])

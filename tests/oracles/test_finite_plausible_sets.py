@@ -405,7 +405,7 @@ class Both(NegativeRadius):
         (Forgets, "a loaded oracle differs"),
         (WithoutTheFit, "a tuple with the fit, 0, is needed"),
         (AList, "a tuple with the fit"),
-        (TooFew, "and there are 1 candidates"),
+        (TooFew, "but there are 1 candidates"),
         (NegativeRadius, r"radius\(0, 0\): numbers in \[0, 1\] of shape"),
         (Dynamics, "without either candidates or radius"),
         (Both, "without either candidates or radius"),

@@ -283,7 +283,7 @@ class NotDistribution(UniformDynamics):
         (OutOfRange, "shape and range .*a number in .0, 1. is needed"),
         (WrongShape, r"has shape \(7, 3\)"),
         (Forgetful, "changed after more data"),
-        (SameName, "equal fits: fit\\(\\) gave 0 twice, for different functions"),
+        (SameName, "equal fits: fit\\(\\) returned 0 twice, for different functions"),
         (Restless, "called twice without new data returns different values"),
         (Random, "determinism: two new oracles with the same data differ"),
         (Impure, "a context was written to"),

@@ -205,7 +205,7 @@ def test_the_command_line_from_run_to_export(tmp_path, monkeypatch):
     assert "4 of 4 runs are finished" in call("run", "s.toml", "-w", 1).output
     for study in ("s.toml", "cli-study"):
         output = call("status", study, "--runs").output
-        assert "4 of 4 runs finished, 0 under way, 0 waiting" in output
+        assert "4 of 4 runs finished, 0 running, 0 waiting" in output
         assert output.count("OPO (bonus_scale=") == 4
     assert call("resume", "cli-study", "-w", 1).exit_code == 0
     assert call("plot", "cli-study", "--file", "p.svg").exit_code == 0
