@@ -327,7 +327,7 @@ def test_what_an_update_cannot_hold_is_refused():
         (of.LayeredMDP(sparse.layout, sparse.losses, thinner), fuller, "as many as before"),
         (sparse, dense.transitions.arrays(), "sparse array is needed"),
         (dense, arrays, "dense array is needed"),
-        (stationary, [array.copy() for array in stationary.transitions.arrays()], "shares its memory"),
+        (stationary, [array.copy() for array in stationary.transitions.arrays()], "share their memory"),
     ):
         with pytest.raises(of.OpoError, match=says):
             updatable(mdp).update(transitions=given)

@@ -125,10 +125,10 @@ def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array, results
         raise OpoError(f"{name} is {'not contiguous' if out.flags.writeable else 'read-only'}: a writable C-contiguous array is needed")
     for given in inputs:
         if np.may_share_memory(out, given):
-            raise OpoError(f"{name} shares memory with an argument that is read: another array is needed")
+            raise OpoError(f"{name} shares memory with an argument that is read: pass a separate array")
     for i, other in enumerate(results):
         if other is not None and np.may_share_memory(out, other):
-            raise OpoError(f"{name} shares memory with out[{i}]: another array is needed")
+            raise OpoError(f"{name} shares memory with out[{i}]: pass a separate array")
     return out
 
 

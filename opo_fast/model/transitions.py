@@ -95,7 +95,7 @@ class Transitions(Rows):
         sparse = [type(array) is not np.ndarray and sp.issparse(array) for array in arrays]
         if any(sparse) and not all(sparse):
             raise OpoError(
-                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: all of one kind are needed"
+                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: make all dense, or all sparse"
             )
         self.kind = CSR if any(sparse) else DENSE
         self.block = np.zeros(layout.horizon, dtype=np.int64)
