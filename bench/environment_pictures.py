@@ -1,16 +1,21 @@
-"""Draw the picture of each environment on docs/environments.md, and print the page's table of values.
+"""Draw the pictures of environments, and update docs/environments.md: its list, its table of values, its pictures.
 
     python bench/environment_pictures.py                  # all, into docs/images/environments
     python bench/environment_pictures.py taxi trial       # some of them
 
-Left: the values in each context. Right: the occupancy of the optimal policy on the environment's map or layer by layer; for patients,
-their outcomes; for a single step, the mean loss of each action. All in grey.
+The list comes from the registry of environments. A new environment also gets a row of values and a picture; where its optimum is
+known from, and the description of the picture, can then be edited on the page, and are kept.
+
+Left in a picture: the values in each context. Right: the occupancy of the optimal policy on the environment's map or layer by layer;
+for patients, their outcomes; for a single step, the mean loss of each action. All in grey.
 """
 
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,7 +23,8 @@ import opo_fast as of
 from opo_fast import envs
 from opo_fast.runs.plots import new_figure
 
-FOLDER = pathlib.Path(__file__).resolve().parents[1] / "docs" / "images" / "environments"
+DOCS = pathlib.Path(__file__).resolve().parents[1] / "docs"
+PAGE, FOLDER = DOCS / "environments.md", DOCS / "images" / "environments"
 MOST_CONTEXTS = 12
 LAKE, CLIFF = "SFFFFHFHFFFHHFFG", "".join(["F" * 36, "S", "C" * 10, "G"])
 STOCK, QUEUE = ("units of item 1", "units of item 2"), ("jobs in queue 1", "jobs in queue 2")
@@ -175,6 +181,45 @@ def row(name: str, facts: dict) -> str:
     return f"| `{name}` | {chance @ uniform:.4f} | {chance @ best:.4f} | {best.min():.4f} | {best.max():.4f} |"
 
 
+def updated(page: str, rows: Mapping[str, str]) -> str:
+    """The page with the list of the registry, these rows of values, and an entry for each environment that is new."""
+    values = dict(re.findall(r"^(\| `[\w-]+` \|(?: \d+\.\d{4} \|){4}) (.+) \|$", page, flags=re.MULTILINE))
+    origins = {_name(row): origin for row, origin in values.items()}
+    rows = {**{_name(row): row for row in values}, **rows}
+    pictures = {name: text for text, name in re.findall(r"^(!\[.*\]\(images/environments/([\w-]+)\.png\))$", page, flags=re.MULTILINE)}
+    described = [name for name in envs.names() if name in rows]
+    blocks = {
+        "list": ["| name | what it is | sizes (states per layer) | contexts | origin |", "|---|---|---|---|---|"]
+        + [f"| `{e.name}` | {e.summary} | {e.sizes} | {e.contexts} | {e.source} |" for e in map(envs.info, envs.names())],
+        "values": [
+            "| environment | uniform policy | optimum | smallest | largest | where the optimum is known from |",
+            "|---|---|---|---|---|---|",
+            *(f"{rows[name]} {origins.get(name, 'backward induction')} |" for name in described),
+        ],
+        "pictures": "\n\n".join(f"**{name}**\n\n{pictures.get(name, _picture(name))}" for name in described).split("\n"),
+    }
+    for key, lines in blocks.items():
+        begin, end = page.index(f"<!-- {key} -->"), page.index(f"<!-- end of {key} -->")
+        page = page[:begin] + "\n".join([f"<!-- {key} -->", "", *lines, "", ""]) + page[end:]
+    return page
+
+
+def _name(row: str) -> str:
+    return row.split("`")[1]
+
+
+def _picture(name: str) -> str:
+    return f"![Left: values of each context. Right: where the optimal policy goes](images/environments/{name}.png)"
+
+
+def main(names: list[str]) -> None:
+    """Draw these environments, and update the page."""
+    rows = {}
+    for name in names:
+        rows[name] = draw(name)
+        print(rows[name], flush=True)
+    PAGE.write_text(updated(PAGE.read_text(), rows))
+
+
 if __name__ == "__main__":
-    for given in sys.argv[1:] or envs.names():
-        print(draw(given), flush=True)
+    main(sys.argv[1:] or envs.names())

@@ -28,9 +28,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 CALLS, RUNS = 20_000, 100
 WARM = 2_000
 MOST_CALLS, MOST_RUNS = 2 << 20, 4 << 20
-"""Bytes by which the process may grow over all calls and over all runs: what the allocator's own habits come to."""
+"""Bytes by which the process may grow over all calls and over all runs, as the allocator does without a leak."""
 SLOW = 0.02
-"""Seconds above which a call is left out: 20,000 of them would take all night."""
+"""Slower calls are left out, since 20,000 of them would take all night; in seconds."""
 
 
 def fuzz(seed: int) -> int:
@@ -72,7 +72,7 @@ def growth(act: Callable[[int], object], times: int, looks: int = 40) -> float:
 
 
 def memory_here() -> int:
-    """The measurements; the exit code says whether both stay within their bounds."""
+    """Make both measurements; the exit code is 0 if they are within their bounds."""
     sys.path[:0] = [str(HERE), str(HERE / "fuzz")]
     import attempts
 
@@ -83,7 +83,7 @@ def memory_here() -> int:
     for name, (function, arguments) in attempts.public_calls().items():
 
         def call(function: Callable[..., object] = function, arguments: dict[str, object] = arguments) -> None:
-            with contextlib.suppress(of.OpoError):  # Such as a file that is not there.
+            with contextlib.suppress(of.OpoError):  # A file that does not exist, for example.
                 function(**arguments)
 
         call()

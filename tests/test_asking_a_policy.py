@@ -86,7 +86,7 @@ def test_what_was_observed_is_saved(tmp_path):
         again.restore({**state, "observed_contexts": [1.5]})
 
 
-def test_nothing_is_said_of_numbers_and_vectors():
+def test_numbers_and_vectors_give_no_warning():
     endless = envs.make("random-linear", n_contexts=None)
     of.policy_table(agents.make("uniform", endless, episodes=1), endless.sample_context(np.random.default_rng(0)), endless)
     agent = by_hand(clinic().layout)
@@ -114,7 +114,7 @@ def rows(*, ends):
     return {name: np.array(column) for name, column in table.items()}
 
 
-def test_a_policy_from_logs_says_what_the_log_has():
+def test_the_table_of_a_policy_from_logs_has_the_names_of_the_log():
     log = TrajectoryLog.from_pandas(rows(ends=False))
     learned = learn_from_logs(log.layout, TabularLossClass(per_context=True), TabularDynamicsClass(per_context=True), log)
     for ask in (learned.policy, learned.value, learned.model, lambda context: of.policy_table(learned, context)):
@@ -125,7 +125,7 @@ def test_a_policy_from_logs_says_what_the_log_has():
             ask("young")
 
 
-def test_states_that_decide_nothing_are_marked():
+def test_states_without_a_choice_are_marked():
     log = TrajectoryLog.from_pandas(rows(ends=True), absorbing="home", next_state="next_state")
     learned = learn_from_logs(log.layout, TabularLossClass(), TabularDynamicsClass(), log)
     table = of.policy_table(learned, "old", reached_only=False)
@@ -138,7 +138,7 @@ def test_states_that_decide_nothing_are_marked():
         assert ONLY in text
 
 
-def test_a_start_distribution_is_said():
+def test_a_start_distribution_has_a_note():
     drawn = clinic(start={"new": 0.5, "ill": 0.5})
     assert drawn.layout.horizon == 4
     assert drawn.start_layer

@@ -101,7 +101,7 @@ def test_two_hundred_steps_that_switch_among_five_models(form, large, literal, s
         large()
         set_threads(3)
     models, losses = five(form)
-    # The losses of a fit are one array, so that the chain knows it again.
+    # The losses of a fit are the same array each time, so that the chain recognises it.
     pairs = {(f, p): models[p].with_losses(losses[f]) for f in range(5) for p in range(5)}
     history = [pairs[pair] for pair in switching()]
     mine = of.policy_chain(history, **SETTINGS)
@@ -427,7 +427,7 @@ def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
         run(chain, *arguments)
         calls.append(1)
         if len(calls) == 7:
-            raise KeyboardInterrupt  # after the kernel, before the step is counted
+            raise KeyboardInterrupt  # between the kernel and the count of the step
 
     monkeypatch.setattr(forms_module.SingleChain, "_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -439,7 +439,7 @@ def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
 @pytest.mark.parametrize("storage", ["dense", "csr", "stationary", "stationary csr"])
 @pytest.mark.parametrize("n_actions", [1, 3, 4])
 def test_past_policies_pushed_through_a_dynamics_at_once_have_the_bits_of_one_after_the_other(storage, n_actions, large, set_threads):
-    """Batches of 8 and 32, full ones and rests, rows that fill no vector, policies that play some actions never."""
+    """Full and partial batches of 8 and 32, rows that do not fill a vector, and policies with actions of probability 0."""
     large()
     rng = np.random.default_rng(1)
     for sizes in ([1, 1, 1], [1, 6, 6, 6], [1, 17, 17]) if storage.startswith("stationary") else ([1, 2, 11, 9, 1], [1, 40, 7]):

@@ -66,7 +66,7 @@ def test_nothing_is_overwritten(call):
     call(*SMALL, "--out", "mine")
     before = pathlib.Path("mine/result.npz").read_bytes()
     refused = call(*SMALL, "--out", "mine", code=2)
-    assert refused.stderr == "opo-fast: --out is 'mine', which holds a result already: name another folder, or remove it\n"
+    assert refused.stderr == "opo-fast: --out is 'mine', which already holds a result: name another folder, or remove this one\n"
     assert pathlib.Path("mine/result.npz").read_bytes() == before
 
 
@@ -104,7 +104,7 @@ def test_backends_agree(call):
 def test_theory_constants_end_in_advice(call):
     output = call(*SMALL, "--bonus-scale", "1").stdout
     assert "Bonuses at their cap: 100% in the first episode, 100.0% in the last 4" in output
-    assert "turn --bonus-scale down" in output
+    assert "decrease --bonus-scale" in output
 
 
 def test_show_prints_the_table_again(call):
@@ -230,7 +230,7 @@ def test_describe_says_what_it_needs(call, tmp_path, monkeypatch):
     done = call("describe", "bare_clinic:Clinic", code=2)
     text = " ".join(done.stderr.split())
     assert "bare_clinic:Clinic gives a Clinic without contexts, label, reward_value, loss_class, dynamics_class: describe needs an" in text
-    assert "run, compare and study take one with layout, sample_context, mdp and what the agent needs" in text
+    assert "run, compare and study need only layout, sample_context, mdp and whatever the agent needs" in text
     assert "regret" in call("compare", "bare_clinic:Clinic", "--agents", "uniform,optimum", "-T", "5", "--seeds", "1").stdout
 
 
@@ -249,7 +249,7 @@ def test_theory(call):
     assert re.search(r"The bound is 0\.\d+ times H T", output)
 
 
-def test_the_first_episode_at_which_the_bound_tells_something(call):
+def test_the_first_episode_at_which_the_bound_is_informative(call):
     output = " ".join(call("theory").stdout.split())
     start = float(re.search(r"from about T = (\S+) on", output)[1])
     for factor, vacuous in ((0.9, True), (1.1, False)):
@@ -410,12 +410,12 @@ def test_every_bound(call):
     assert call("theory", "parameters", "-T", "50").stdout == call("theory", "-T", "50").stdout
 
 
-def test_what_the_bounds_say_where_they_say_nothing(call):
+def test_bounds_that_are_vacuous(call):
     # 10 candidates are fewer than 20 states.
-    note = "lower bound 0 says nothing: its instance needs a class of more than |S| = 20 candidates"
+    note = "lower bound 0 vacuous: its construction needs a class of more than |S| = 20 candidates"
     assert note in " ".join(call("theory", "bounds").stdout.split())
     output = call("theory", "bounds", "--losses", "1e6", "--p-min", "1").stdout
-    assert "says nothing" not in output
+    assert "vacuous" not in output
     numbers = {line.split("  ")[0]: line.split() for line in output.splitlines() if line.strip()}
     assert float(numbers["lower bound"][2]) == pytest.approx(math.sqrt(1000 * 5 * 20 * 4 * math.log(1e6 / 20) / math.log(4)), rel=1e-5)
     assert float(numbers["rm-ucdd"][1]) == pytest.approx(math.sqrt(25 * 8000 * 4 * 1000 * math.log(1e7 / 0.05)), rel=1e-5)
@@ -450,7 +450,7 @@ def test_events_of_the_proof(call):
 def test_theory_refuses_a_size_beside_an_environment(option):
     done = CliRunner().invoke(cli.app, ["theory", "combination-lock", option, "5"])
     assert done.exit_code == 2
-    assert f"{option} is given beside the environment 'combination-lock'" in done.output
+    assert f"{option} is given, but the environment 'combination-lock'" in done.output
 
 
 def test_a_warning_is_one_line_and_comes_once(call):

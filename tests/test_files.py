@@ -57,7 +57,7 @@ def test_a_failure_leaves_what_was_there(tmp_path):
 @POSIX
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_what_the_disk_says_is_said_and_nothing_is_left(tmp_path, monkeypatch, number, call):
+def test_errors_of_the_disk_are_reported_and_nothing_is_left(tmp_path, monkeypatch, number, call):
     path = tmp_path / "x.npz"
     write_state(path, {"a": np.arange(3)})
 

@@ -58,7 +58,7 @@ UPDATED = """
     from opo_fast import kernels
     from opo_fast.kernels import public
 
-    # What another version of the kernels would say of itself.
+    # The digest that another version of the kernels would have.
     kernels.VERSION = public.VERSION = np.zeros(0, [("another", "u1")])
 """
 

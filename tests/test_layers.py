@@ -118,7 +118,7 @@ def test_duplicate_entries_add_up_and_the_callers_matrix_is_untouched(kind):
     assert P.nnz == 4
 
 
-def test_unsorted_columns_and_a_false_flag_of_order_are_seen_through():
+def test_unsorted_columns_and_a_wrong_sorted_flag_are_noticed():
     P = sp.csr_array((np.array([0.75, 0.25]), np.array([1, 0]), np.array([0, 2])), shape=(1, 2))
     P.has_sorted_indices = True
     P.has_canonical_format = True
@@ -354,12 +354,12 @@ def all_arrays(thing):
 
 @pytest.mark.parametrize("form", ["dense", "csr", "stationary"])
 @pytest.mark.parametrize("send", [lambda m: m, copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_models_are_read_only_also_after_a_journey(form, send):
+def test_models_are_read_only_also_after_pickling_and_copying(form, send):
     mdp = random_model(np.random.default_rng(0), [1, 4, 4], 3, form, masked=True)
     before = answers(mdp)
     other = send(mdp)
     arrays = list(all_arrays(other))
-    assert len(arrays) >= (7 if form == "stationary" else 8)  # rows and pairs of all layers are made when they are asked for
+    assert len(arrays) >= (7 if form == "stationary" else 8)  # rows and pairs of all layers are only made when they are used
     assert not any(array.flags.writeable for array in arrays)
     assert answers(other) == before
     assert other.layout == mdp.layout

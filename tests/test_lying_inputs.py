@@ -214,7 +214,7 @@ def test_weights_where_the_range_of_q_is_no_double(backend):
     start = np.array([[0.25, 0.75]])
     q = np.array([[-1e308, 1e308]])
     np.testing.assert_allclose(of.exponential_weights(start, q, 0.0, backend=backend), start, rtol=1e-15)
-    # eta times the range is 2, and exp(-2) the odds.
+    # eta times the range is 2, so the ratio of the weights is exp(-2).
     found = of.exponential_weights([[0.5, 0.5]], q, 1e-308, backend=backend)
     np.testing.assert_allclose(found, [[1 / (1 + np.exp(-2)), 1 / (1 + np.exp(2))]], rtol=1e-12)
     np.testing.assert_array_equal(of.exponential_weights(start, q, 1.0, backend=backend), [[1.0, 0.0]])
@@ -251,7 +251,7 @@ def test_lemmas_at_parameters_whose_inverse_is_no_double(name):
 
 
 def test_a_dynamics_with_a_mask_in_an_agent_without():
-    """Its rows are those of the allowed pairs: a policy that has one for each pair would be read askew."""
+    """The dynamics only has rows for allowed pairs, so a policy with one entry for each pair would be misread."""
     mask = np.array([[True, True], [True, False], [True, True]])
     t = Transitions(LAYOUT, [np.full((1, 2, 2), 0.5)], action_mask=mask)
     losses, dynamics = of.FiniteLossClass([lambda c: LOSSES]), of.FiniteDynamicsClass([lambda c: t])

@@ -53,7 +53,7 @@ def test_continuous_contexts_are_summarised_as_if_they_were_listed(few, monkeypa
         monkeypatch.setattr(module, "LISTED", 10_000)
     (listed,) = play(linear(), 101)
     assert listed.many is None
-    assert str(result.summary_by_quarter(most=2)) == str(listed.summary_by_quarter(most=2))  # NaN equals nothing
+    assert str(result.summary_by_quarter(most=2)) == str(listed.summary_by_quarter(most=2))  # as texts, since NaN is not equal to itself
     result.save(tmp_path / "r.npz")
     again = of.SimulationResult.load(tmp_path / "r.npz")
     assert str(again.summary_by_quarter()) == str(result.summary_by_quarter())

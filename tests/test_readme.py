@@ -17,7 +17,7 @@ BLOCKS = {
     f"{page.stem} {i}": block
     for page in PAGES
     for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
-    if "visits.parquet" not in block  # a fragment: the file is the reader's
+    if "visits.parquet" not in block  # it needs the reader's own file
 }
 
 

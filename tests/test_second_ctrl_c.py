@@ -23,7 +23,7 @@ def press_twice():
 
 
 def clock(monkeypatch, *times):
-    """What the clock of `interrupts` says at each signal."""
+    """The times of the signals according to the clock of `interrupts`."""
     told = iter(times)
     monkeypatch.setattr("opo_fast._support.interrupts.time", types.SimpleNamespace(monotonic=lambda: next(told)))
 

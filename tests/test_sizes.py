@@ -43,7 +43,7 @@ def test_a_file_of_200_lines_that_announces_millions_of_states(tmp_path):
     (tmp_path / "big.tra").write_text("\n".join([f"67000000 199 {len(lines)}", *lines]) + "\n")
     most, message = peak(lambda: envs.from_prism(tmp_path / "big.tra", deadlocks="loop"))
     assert "big.tra" in message
-    assert "67000000 states and 50 choices are more than this reader takes" in message
+    assert "67000000 states and 50 choices are more than this reader accepts" in message
     assert most < 1 << 20
 
 
@@ -161,5 +161,5 @@ def test_of_several_reward_structures_one_is_chosen(tmp_path):
         envs.from_file(tmp_path / "robot.tra", reward="robot3")
     # From state 0 the states are 0, 1, 0, 1: two visits of each in four steps.
     for name, most in (("robot1", 6.0), ("robot2", 10.0)):
-        env = envs.from_file(tmp_path / "robot.tra", horizon=4, reward=name)
+        env = envs.make(str(tmp_path / "robot.tra"), horizon=4, reward=name)
         assert env.reward_value(of.solve(env.mdp(0)).v[0]) == pytest.approx(most)

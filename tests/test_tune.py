@@ -79,8 +79,8 @@ def test_refusals(env, monkeypatch):
 def test_the_command(call):
     words = ["tune", "random-finite", "--agent", "tabular-opo", "-T", "40", "--seeds", "2", "--validate", "3", "--set", "n_contexts=2"]
     output = call(*words, "--over", "bonus-scale=1e-3,1e-2,1e5").stdout
-    assert "Judged on 3 seeds that the search has not seen, 40 episodes each:" in output
-    assert "best less default:" in output
+    assert "On 3 seeds that the search has not seen, 40 episodes each:" in output
+    assert "best minus default:" in output
     assert "opo-fast run random-finite --agent tabular-opo -T 40 --bonus-scale 0.0" in output
     refused = call(*words, "--over", "bonus_scale", code=2).stderr
     assert "--over is 'bonus_scale': KEY=LOW:HIGH or KEY=A,B,C is needed" in refused

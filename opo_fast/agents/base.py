@@ -9,7 +9,7 @@ the others::
 
 
     class ExploreThenCommit(OracleAgent):
-        # Plays all actions alike in the first episodes, then the optimal policy of the fitted model.
+        # Plays the uniform policy in the first episodes, then the optimal policy of the fitted model.
 
         name = "explore, then commit"
 

@@ -96,8 +96,9 @@ class OPO(ChainAgent):
         given = {"eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics}
         by_hand = [name for name, value in {**scales, **given}.items() if value is not None]
         if tuning is not None and by_hand:
-            raise OpoError(f"tuning is {tuning!r} and {by_hand[0]} is given: one of the two is needed")
+            raise OpoError(f"tuning is {tuning!r} and {by_hand[0]} is given: leave one of the two out")
         self.tuning = "by hand" if by_hand else tuning or "auto"
+        delta = as_delta(delta)
         self.eta: float | None = None
         self.beta_loss: float | None = None
         self.beta_dynamics: float | None = None
@@ -136,7 +137,6 @@ class OPO(ChainAgent):
         self, layout: Layout, episodes: int | None, sizes: dict[str, float], delta: float, oracles: tuple[Any, Any]
     ) -> ChainRule:
         """The self-tuning rule; tells the oracles to keep plausible sets if both can."""
-        delta = as_delta(delta)
         self.planned = None if episodes is None else as_integer(episodes, "episodes", least=1, most=10**100)
         plausible = all(hasattr(oracle, "keep_plausible") for oracle in oracles)
         if plausible:

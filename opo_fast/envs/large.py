@@ -1,4 +1,4 @@
-"""Large sparse models, written straight into their final arrays: stock of several items, and a network of queues."""
+"""Large sparse models, written directly into their final arrays: stock of several items, and a network of queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 class _Regimes:
-    """The models of a few regimes, each built when it is first asked for."""
+    """The models of a few regimes, each built when it is first needed."""
 
     costs_differ = True
 
@@ -95,7 +95,7 @@ def _shares(n: int) -> list[tuple[int, int]]:
 
 
 class _Assumes:
-    """A candidate: which regime it takes each context for."""
+    """A candidate that maps each context to a regime."""
 
     def __init__(self, regimes: _Regimes, kind: str, regime_of: Sequence[int], name: str) -> None:
         self.regimes, self.kind, self.regime_of, self.name = regimes, kind, tuple(regime_of), name
@@ -105,7 +105,7 @@ class _Assumes:
 
 
 class _Free:
-    """The loss candidate by which every step costs nothing."""
+    """The loss candidate under which every step costs nothing."""
 
     name = "nothing costs"
 
@@ -190,22 +190,22 @@ def inventory(
 ) -> Environment:
     """Stock of several items; the context is the demand regime.
 
-    A state is the stock of every item, 0 to `capacity`. Action 0 orders nothing, action i a batch of item i, which
-    arrives at once; then each item meets an independent demand, binomial with `most` trials, and what is not in stock is
-    lost. A step costs holding * (stock left) + shortage * (demand lost), summed over items, + ordering where it orders.
-    The first state is full stock. (capacity + 1) ** items states; models are built when they are first needed, straight
-    as CSR rows, so the memory is that of the regimes in use.
+    A state is the stock of every item, 0 to `capacity`. Action 0 orders nothing, action i orders a batch of item i, which
+    arrives at once. Then each item has an independent demand, binomial with `most` trials; demand that exceeds the stock is
+    lost. A step costs holding * (remaining stock) + shortage * (lost demand), summed over items, + ordering if it orders.
+    The first state is full stock. There are (capacity + 1) ** items states. Models are built when they are first needed,
+    directly as CSR rows, so memory is used only for the regimes in use.
 
     Parameters
     ----------
     horizon : int
         Steps.
     items, capacity, batch : int
-        Items; largest stock of each; size of an order.
+        Number of items; largest stock of each; size of an order.
     demands : sequence of float
-        Chance of each of the `most` possible demands per item and step, one regime each.
+        Success probability of the binomial demand, one regime each.
     most : int
-        Largest demand.
+        Largest demand of an item in a step.
     holding, shortage, ordering : float
         Costs.
     """
@@ -221,7 +221,7 @@ def inventory(
 
 
 def _binomial(n: int, p: float) -> Array:
-    """Probabilities of 0..n successes, by adding one trial after another."""
+    """Probabilities of 0..n successes, computed by adding one trial at a time."""
     result = np.array([1.0])
     for _ in range(n):
         result = np.append(result * (1.0 - p), 0.0) + np.append(0.0, result * p)
@@ -269,12 +269,12 @@ def queue_network(
     arrivals: Sequence[Sequence[float] | float] | None = None,
     service: Sequence[float] | float = 0.8,
 ) -> Environment:
-    """Queues in a row with one server; the context is the arrival rates.
+    """Queues in a row with one server; the context is the set of arrival rates.
 
     A state is the number of jobs in every queue, 0 to `capacity`. The action is the queue to serve: with that queue's
-    service probability one job of it is done and moves on to the next queue (the last one's leaves); then a job arrives at
-    each queue with its arrival probability. Jobs that find a full queue are lost. A step costs the number of waiting jobs.
-    The first state is empty. (capacity + 1) ** queues states, built as for `inventory`.
+    service probability one of its jobs is finished and moves on to the next queue (from the last queue it leaves). Then a job
+    arrives at each queue with the queue's arrival probability. Jobs that find a full queue are lost. A step costs the number
+    of waiting jobs. All queues start empty. There are (capacity + 1) ** queues states, built as in `inventory`.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def queue_network(
         Steps.
     queues, capacity : int
     arrivals : sequence of float, or of one float per queue, optional
-        Arrival probabilities, one regime each. Default: most at every other queue, at the queues between, and many at all.
+        Arrival probabilities, one regime each. Default: three regimes: high at every other queue, at the queues between, and at all.
     service : float or sequence of one float per queue
         Service probabilities.
     """

@@ -19,7 +19,7 @@ from . import importance
 from .fits import ClassModel, fitted_q, model_of, resampled_values
 from .tables import Tables
 
-__all__ = ["Work"]
+__all__ = ["Estimation"]
 
 Array = npt.NDArray[Any]
 Found = tuple[float, float, Array]
@@ -30,7 +30,7 @@ LEAST = 30.0
 """A smaller effective sample size is reported in the notes."""
 
 
-class Work:
+class Estimation:
     """A log and a policy, with everything that the estimators share."""
 
     def __init__(self, log: TrajectoryLog, policy: Any, groups: Any, behavior: Any, smoothing: float, seed: int) -> None:

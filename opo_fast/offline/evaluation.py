@@ -15,7 +15,7 @@ from .._support.checks import as_integer, as_items, as_number, instance, one_of
 from ..errors import OpoError
 from ..oracles.log import TrajectoryLog
 from . import importance
-from .estimators import Work
+from .estimators import Estimation
 
 __all__ = ["ESTIMATORS", "Estimate", "OffPolicyWarning", "PolicyEvaluation", "evaluate_policy"]
 
@@ -185,27 +185,27 @@ def evaluate_policy(
     names = _names(estimators, q_class)
     if (loss_class is None) != (dynamics_class is None):
         raise OpoError(f"{'loss' if loss_class is None else 'dynamics'}_class is missing: the model needs both, or none")
-    work = Work(log, policy, groups, behavior, as_number(smoothing, "smoothing"), as_integer(seed, "seed", least=0, most=None))
+    estimation = Estimation(log, policy, groups, behavior, as_number(smoothing, "smoothing"), as_integer(seed, "seed", least=0, most=None))
     level, tolerance = as_number(level, "level", most=1.0, strict=True), as_number(tolerance, "tolerance", most=1.0)
     counts = as_integer(resamples, "resamples", least=2), as_integer(refits, "refits", least=0)
-    supported = work.left <= tolerance
+    supported = estimation.left <= tolerance
     classes = (loss_class, dynamics_class)
     found = {}
     for name in names:
         if name in ("pdis", "snpdis"):
-            value, error, replicates = work.importance(name, counts[0])
+            value, error, replicates = estimation.importance(name, counts[0])
         elif name == "dr":
-            value, error, replicates = work.doubly_robust(classes, min(as_integer(folds, "folds", least=1), len(log)), counts[0])
+            value, error, replicates = estimation.doubly_robust(classes, min(as_integer(folds, "folds", least=1), len(log)), counts[0])
         elif name == "fqe":
-            value, error, replicates = work.fitted_q(q_class, counts[1])
+            value, error, replicates = estimation.fitted_q(q_class, counts[1])
         else:
-            value, error, replicates = work.tables_value(counts[0]) if loss_class is None else work.class_value(classes, counts)
-        rests = loss_class is not None if name in ("dm", "dr") else q_class is not None and name == "fqe"
+            value, error, replicates = estimation.tables_value(counts[0]) if loss_class is None else estimation.class_value(classes, counts)
+        extrapolates = loss_class is not None if name in ("dm", "dr") else q_class is not None and name == "fqe"
         low, high = _interval(replicates, level)
-        if not supported and not rests:
+        if not supported and not extrapolates:
             value = error = low = high = math.nan
         found[name] = Estimate(name, value, error, low, high, supported)
-    notes = work.notes(tolerance, any(name in names for name in ("pdis", "snpdis", "dr")))
+    notes = estimation.notes(tolerance, any(name in names for name in ("pdis", "snpdis", "dr")))
     for note in notes:
         warnings.warn(note, OffPolicyWarning, stacklevel=2)
     return PolicyEvaluation(
@@ -213,10 +213,10 @@ def evaluate_policy(
         level,
         len(log),
         float(log.losses.sum(axis=1).mean()),
-        importance.effective_sample_size(work.weights),
-        work.left,
-        work.bounds,
-        work.source,
+        importance.effective_sample_size(estimation.weights),
+        estimation.left,
+        estimation.bounds,
+        estimation.source,
         notes,
     )
 

@@ -53,7 +53,7 @@ class _FiniteOracle:
         self.scores = np.zeros(len(function_class))
         self._answers: LRU[Any] = LRU(CACHE_BYTES)
         self._checked: tuple[Trajectory, Array] | None = None
-        self._fingerprint = Fingerprint(self._said, function_class.names)
+        self._fingerprint = Fingerprint(self._functions, function_class.names)
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
@@ -159,7 +159,7 @@ class _FiniteOracle:
         """Raise unless `fit` is the index of a candidate."""
         as_integer(fit, "fit", least=0, most=self.scores.size - 1)
 
-    def _said(self, context: Any) -> Sequence[Any]:
+    def _functions(self, context: Any) -> Sequence[Any]:
         """The candidates' functions at a context, one by one."""
         answers: Sequence[Any] = self._answer(context)
         return answers
@@ -292,7 +292,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
         """All candidates, shape (m, transitions), flat; None unless they are dense float64 arrays and few."""
         return self._answer(context).lines  # type: ignore[no-any-return]
 
-    def _said(self, context: Any) -> Sequence[Any]:
+    def _functions(self, context: Any) -> Sequence[Any]:
         return self._answer(context).models  # type: ignore[no-any-return]
 
     def transitions(self, fit: Hashable, context: Any) -> Any:

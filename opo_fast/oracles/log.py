@@ -404,7 +404,6 @@ class TrajectoryLog(Sequence[Trajectory]):
             An .npz or .parquet file as described in `save`.
         layout : Layout, optional
             Needed for a Parquet file that another program wrote (see also `from_parquet`); otherwise only compared with the file's.
-            Needed for a Parquet file that another program wrote (see also `from_parquet`); elsewhere checked.
         action_mask : array_like of bool (n_states, A), optional
         """
         found = load_log(path, layout)

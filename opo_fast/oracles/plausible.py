@@ -95,7 +95,7 @@ class NestedSet:
 
 
 def missing_delta() -> OpoError:
-    """The error of an oracle that was not told to keep the set that it is asked for."""
+    """The error for a request for a plausible set that the oracle was not told to keep."""
     return OpoError("this oracle keeps no plausible set: call keep_plausible(delta) before any data")
 
 

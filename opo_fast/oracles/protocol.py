@@ -57,7 +57,6 @@ class LossOracle(Protocol):
         losses of the fit that came with the version. May be called from several threads, like `losses`.
     ``upper(version, context)``
         The greatest loss, likewise; optional. Without it, pessimistic planning uses the mirror image of `lower`.
-        The greatest, likewise; optional. Pessimistic planning takes the mirror image of `lower` where it is missing.
     """
 
     def observe(self, trajectory: Trajectory) -> None:

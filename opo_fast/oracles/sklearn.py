@@ -11,7 +11,6 @@ import numpy.typing as npt
 from .._support.checks import as_integer, as_number, instance
 from .._support.fields import Fields
 from .._support.lru import LRU
-from .._support.numbers import log_loss
 from ..errors import OpoError, install
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
@@ -319,10 +318,7 @@ class SklearnDynamicsOracle(_SklearnOracle):
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P along a trajectory; infinite if the fit excludes it."""
-        cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
-        if not cells.size:
-            return 0.0
-        return log_loss(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0))
+        return self.support.log_loss(self._answer(fit, trajectory.context), trajectory)
 
     def _targets(self, batch: Batch) -> Array:
         self.support.checked_cells(batch.contexts, batch.states, batch.actions)

@@ -10,7 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from .._support.checks import as_items, frozen
+from .._support.numbers import log_loss
 from ..errors import OpoError
+from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.sparse import as_csr
@@ -90,6 +92,11 @@ class Support:
                 f"{int(states[i, h + 1])} at context {contexts[i]!r} is outside the support of the dynamics class"
             )
         return cells
+
+    def log_loss(self, values: Array, trajectory: Trajectory) -> float:
+        """Sum of -log P along a trajectory, for one probability per cell; infinite if a transition is not allowed."""
+        cells = self.cells(trajectory.states[None], trajectory.actions[None])[0]
+        return log_loss(np.where(cells >= 0, values[cells], 0.0)) if cells.size else 0.0
 
     def row_sums(self, values: Array) -> Array:
         """Sum of each row's cells along the first axis, shape (n_rows, ...); 0 for a row without cells."""

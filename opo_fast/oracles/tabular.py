@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from .._support.checks import as_bool, as_number
 from .._support.fields import Fields
-from .._support.numbers import log_loss
 from .._support.state import decode, encode
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
@@ -333,9 +332,7 @@ class TabularDynamicsOracle(_TabularOracle):
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
         """Sum of -log P along a trajectory; infinite if the fit excludes it."""
-        cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
-        p = np.where(cells >= 0, self._values(fit, trajectory.context)[cells], 0.0) if cells.size else np.ones(0)
-        return log_loss(p)
+        return self.support.log_loss(self._values(fit, trajectory.context), trajectory)
 
     def gain(self, fit: Hashable) -> float:
         """How much lower the negative log-likelihood of all data is for the best fit (infinite if `fit` excludes some)."""

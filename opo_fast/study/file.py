@@ -18,7 +18,7 @@ from .._support.checks import LARGEST, as_path, shown
 from ..errors import OpoError
 from .grid import Choice, Run, canonical, choices, expand
 
-__all__ = ["MEASURES", "Checkpoints", "Entry", "Record", "Study"]
+__all__ = ["MEASURES", "Checkpoints", "Entry", "Record", "Study", "record_data"]
 
 MEASURES = ("regret", "expected_regret", "saturation", "model_switches", "seconds", "memory")
 """What a run can record. The regret is always recorded; the expected regret over all contexts takes long, so it is optional."""
@@ -106,9 +106,9 @@ class Study:
     ) -> None:
         data = {"name": name, "environments": environments, "agents": agents, "episodes": episodes, "seeds": seeds}
         if record is not None:
-            data["record"] = {"every": record.every, "measures": list(record.measures)} if isinstance(record, Record) else record
+            data["record"] = record_data(record) if isinstance(record, Record) else record
         if checkpoint is not None:
-            data["checkpoint"] = _given(checkpoint) if isinstance(checkpoint, Checkpoints) else checkpoint
+            data["checkpoint"] = _checkpoint_data(checkpoint) if isinstance(checkpoint, Checkpoints) else checkpoint
         if format is not None:
             data["format"] = format
         self._read(data, _Places(), root)
@@ -152,8 +152,8 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """The study as the keys of a study file."""
         data: dict[str, Any] = {"name": self.name, "episodes": self.episodes, "seeds": list(self.seeds)}
-        data["record"] = {"every": self.record.every, "measures": list(self.record.measures)}
-        data["checkpoint"] = _given(self.checkpoint)
+        data["record"] = record_data(self.record)
+        data["checkpoint"] = _checkpoint_data(self.checkpoint)
         if self.format is not None:
             data["format"] = self.format
         for kind, entries in (("environments", self.environments), ("agents", self.agents)):
@@ -215,7 +215,13 @@ class Study:
         )
 
 
-def _given(checkpoint: Checkpoints) -> dict[str, Any]:
+def record_data(record: Record) -> dict[str, Any]:
+    """A `Record` as the table of a study file."""
+    return {"every": record.every, "measures": list(record.measures)}
+
+
+def _checkpoint_data(checkpoint: Checkpoints) -> dict[str, Any]:
+    """`Checkpoints` as the table of a study file."""
     seconds = {"seconds": checkpoint.seconds}
     return seconds if checkpoint.episodes is None else {"episodes": checkpoint.episodes, **seconds}
 

@@ -78,8 +78,8 @@ class Results:
 
     def finished(self, environment: str, agent: str) -> list[Run]:
         """The finished runs of an environment and an agent, by their labels, in the order of the study's seeds."""
-        for kind, label, all_labels in (("environment", environment, 0), ("agent", agent, 1)):
-            labels = dict.fromkeys(pair[all_labels] for pair in self._by_pair)
+        for position, (kind, label) in enumerate((("environment", environment), ("agent", agent))):
+            labels = dict.fromkeys(pair[position] for pair in self._by_pair)
             if label not in labels:
                 raise OpoError(f"{kind} is {label!r}: one of {', '.join(labels)} is needed")
         return [run for run in self._by_pair[environment, agent] if run.id in self.done]

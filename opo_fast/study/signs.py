@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["STALE", "alive", "is_failure", "is_sign", "me", "running"]
+__all__ = ["STALE", "alive", "is_failure", "is_sign", "running", "this_process"]
 
 STALE = 60.0
 """Seconds without a sign of life after which a process on another machine counts as gone."""
@@ -44,7 +44,7 @@ def is_failure(value: Any) -> bool:
     return _has(value, _FAILURE)
 
 
-def me() -> dict[str, Any]:
+def this_process() -> dict[str, Any]:
     """Host and number of this process."""
     return {"host": socket.gethostname(), "pid": os.getpid()}
 

@@ -33,7 +33,7 @@ from .._support.files import TEMPORARY, explained, writer_of, writing
 from ..errors import OpoError, install
 from .file import Study
 from .runfile import FORMAT, StoredRun, read_run, write_run
-from .signs import STALE, alive, is_failure, is_sign, me, running
+from .signs import STALE, alive, is_failure, is_sign, running, this_process
 
 __all__ = ["Store", "StoreError", "StoredRun", "explaining", "nothing_lost", "read_json", "storing", "write_json"]
 
@@ -162,7 +162,7 @@ class Store:
         lock = self._lock(_GRACE)
         held = self._acquire(lock)
         try:
-            write_json(self.driver_file, me(), durable=False)
+            write_json(self.driver_file, this_process(), durable=False)
             yield
         finally:
             with contextlib.suppress(OSError):

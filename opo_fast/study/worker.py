@@ -20,12 +20,12 @@ from ..errors import OpoError
 from ..runs.simulation import Simulation
 from . import checkpoint, policies
 from .build import make_agent, make_environment
-from .file import Checkpoints, Record
+from .file import Checkpoints, Record, record_data
 from .grid import Run
 from .origin import changes, origin, versions
 from .recorder import Recorder
 from .runfile import FORMAT
-from .signs import me, running
+from .signs import running, this_process
 from .storage import Store, StoreError, write_json
 
 __all__ = ["STOPPED", "Life", "Outcome", "Task", "covers", "execute", "failure_of"]
@@ -74,7 +74,7 @@ class Life:
         self.task, self.store = task, store
         self.path = store.running / f"{task.run.id}.json"
         self.sign = {
-            **me(),
+            **this_process(),
             "driver": list(task.driver),
             "label": task.run.label,
             "episodes": task.run.episodes,
@@ -208,7 +208,7 @@ class _Saves:
         return {
             "version": versions()["opo_fast"],
             "origin": dict(self.origin),
-            "record": _kept(self.task.record),
+            "record": record_data(self.task.record),
             "resumed": self.played.resumed,
             "recorder": self.recorder.state(),
         }
@@ -242,7 +242,7 @@ def _execute(task: Task, store: Store, life: Life, played: _Played) -> Outcome:
         "agent": run.agent.record(),
         "episodes": run.episodes,
         "seed": run.seed,
-        "record": _kept(task.record),
+        "record": record_data(task.record),
         "versions": versions(),
         "origin": came_from,
         "host": socket.gethostname(),
@@ -285,10 +285,6 @@ def _simulation(task: Task, environment: Any) -> Simulation:
     return Simulation(environment, agent, run.episodes, run.seed)
 
 
-def _kept(record: Record) -> dict[str, Any]:
-    return {"every": record.every, "measures": list(record.measures)}
-
-
 def _unfit(task: Task, state: dict[str, Any], came_from: Mapping[str, str]) -> str | None:
     """Why a checkpoint does not fit; its name already stands for environment, agent, episodes and seed."""
     missing = [name for name in ("version", "record", "resumed", "recorder") if name not in state]
@@ -297,7 +293,7 @@ def _unfit(task: Task, state: dict[str, Any], came_from: Mapping[str, str]) -> s
     mine = versions()["opo_fast"]
     if state["version"] != mine:
         return f"it was written by opo_fast {state['version']}, and this is {mine}"
-    if state["record"] != _kept(task.record):
+    if state["record"] != record_data(task.record):
         return "the study records something else now"
     if type(state["resumed"]) is not int:
         return f"its 'resumed' is {shown(state['resumed'])}"

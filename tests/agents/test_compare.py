@@ -180,7 +180,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert "agent is 'nobody'" in refused.output
 
 
-def test_agents_that_do_not_fit_are_left_out_with_a_word(tmp_path, monkeypatch):
+def test_agents_that_do_not_fit_are_left_out_with_a_message(tmp_path, monkeypatch):
     from opo_fast.cli import compare as cli_compare
 
     env = combination_lock(horizon=4)

@@ -18,7 +18,7 @@ HAND = {"episodes": 50, "bonus_scale": 1e-5, "eta_scale": 20}
 
 
 class Means:
-    """The mean observed loss of each pair, the same at all contexts; pulled to a half by `pull` observations."""
+    """The mean observed loss of each pair, the same at all contexts, with `pull` additional observations of 1/2."""
 
     def __init__(self, pull=1.0):
         self.pull, self._start = pull, np.full(2, 0.5)
@@ -77,7 +77,7 @@ def finite():
 def test_an_oracle_that_another_agent_has_learned_with_is_refused(play, make):
     with pytest.raises(of.OpoError, match=r"loss_(class|oracle) is a \w+ that another agent has learned with.*a new oracle for each agent"):
         play[1](make[1]())
-    play[1](lambda seed: opo(Means()))  # One for each agent goes, as does a class.
+    play[1](lambda seed: opo(Means()))  # A new oracle for each agent is accepted, and so is a class.
     play[1](lambda seed: opo(ENV.loss_class))
 
 

@@ -41,7 +41,7 @@ def recorded(env, agent, episodes, seed=0):
 
 
 class ByHand:
-    """One context's loop, from the notes: dictionaries of counts and a plain backward pass."""
+    """The loop at one context, implemented directly: dictionaries of counts and a plain backward pass."""
 
     def __init__(self, layout, mask, episodes, delta, bonus_scale, eta):
         self.layout, self.bonus_scale, self.eta = layout, bonus_scale, eta

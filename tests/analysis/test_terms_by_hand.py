@@ -104,10 +104,10 @@ def test_parts_of_a_bandit():
     np.testing.assert_allclose(terms.term_iv, np.maximum(0.5 - terms.optimal.bonus, 0) - 0.3, atol=1e-14)
 
 
-def test_of_what_run():
+def test_runs_and_agents_that_are_refused():
     env, agent, run = hand_run(4)
     for bad, text in [
-        (lambda: regret_decomposition(env, agent, of.simulate(env, hand_run(1)[1], 5)), "run ends at episode 6: .* has observed 4"),
+        (lambda: regret_decomposition(env, agent, of.simulate(env, hand_run(1)[1], 5)), "run ends at episode 6, but .* only observed 4"),
         (lambda: regret_decomposition(env, World(1).agent(), [0]), "run ends at episode 1: .* has observed 0"),
         (lambda: regret_decomposition(env, "opo", run), "agent is a str, whose terms are undefined: opo, e-uc3rl"),
         (lambda: regret_decomposition(3, agent, run), "cmdp is a int without mdp"),

@@ -278,7 +278,7 @@ def test_families_refuse_tables_that_do_not_fit():
         envs.family([a, b], 3)
     free = envs.TabularMDP(np.ones((1, 2, 1)), np.zeros(1))
     masked = envs.TabularMDP(np.ones((1, 2, 1)), np.zeros(1), 0, [[True, False]])
-    with pytest.raises(of.OpoError, match="another action_mask"):
+    with pytest.raises(of.OpoError, match="different action masks"):
         envs.family([free, masked], 3)
 
 
@@ -343,7 +343,7 @@ def test_arm_rates_of_the_randomised_trial():
 
 
 def test_groups_of_patients_mix_to_the_arm_rates():
-    """Weighted by the patients of a treatment in each group, the groups' rates are the treatment's rate."""
+    """The mean of the groups' rates, weighted by the patients of a treatment in each group, is the rate of the treatment."""
     pytest.importorskip("lifelines")
     from opo_fast.envs.bandits import _trial
 
@@ -372,7 +372,7 @@ def test_a_bar_shows_that_a_model_is_being_described(capsys, monkeypatch):
     described = [envs.describe(env, progress=progress) for progress in (True, False, None)]
     assert described[0] == described[1] == described[2]
     assert capsys.readouterr().err.count("models and values of random-finite") == 1
-    # On a terminal it comes by itself, after two seconds.
+    # On a terminal the bar appears by default, after two seconds.
     waits = []
 
     class AtOnce(threading.Timer):

@@ -100,7 +100,7 @@ def test_candidates_contexts_and_allowed_actions():
     assert env.state_names[:3] == ("start", "0", "1")
     assert env.action_mask[1].tolist() == [True, True]
     assert env.action_mask[2].tolist() == [False, True]
-    # From 1 nothing can be done; from 0 in context 2, and from 1, state 2 is never met by resting. In context 0 pushing leaves 0.
+    # No action is allowed in 1 except resting; resting never reaches state 2. In context 0 pushing leaves 0.
     assert of.solve(env.mdp(2)).v[0] == 0.0
     assert of.solve(env.mdp(0)).v[0] == pytest.approx(0.5 * 1.0)
     assert len(env.dynamics_class) == len(env.loss_class) == 2
@@ -117,11 +117,11 @@ def test_what_a_function_must_not_return():
             envs.from_functions(2, 0, ["a"], transitions, loss)
     with pytest.raises(of.OpoError, match=r"allowed\(0, 0\) has 'c': one of \['a'\] is needed"):
         envs.from_functions(2, 0, ["a"], lambda *given: 0, lambda *given: 0.0, allowed=lambda *given: ["c"])
-    with pytest.raises(of.OpoError, match="loss and next_loss: one of the two is needed"):
+    with pytest.raises(of.OpoError, match="loss and next_loss: exactly one of them is needed"):
         envs.from_functions(2, 0, ["a"], lambda *given: 0)
 
 
-def test_an_agent_without_the_mask_is_refused_with_the_word_that_helps():
+def test_an_agent_without_the_mask_is_refused_with_a_hint():
     env = envs.from_functions(
         2, 0, ["a", "b"], lambda *given: 0, lambda *given: 0.0, allowed=lambda stage, state: ["a"] if stage else ["a", "b"]
     )

@@ -130,7 +130,7 @@ def run(kinds: str, tries: int, first: int = 0, say: bool = False) -> tuple[coll
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         worker = Worker(folder)
         for i, (name, seed) in enumerate(plan(kinds, tries, first)):
-            # Kernels may be compiled at first.
+            # The first attempts may compile kernels.
             outcome = worker.ask(name, seed, START if i < 50 or name not in worker.seen else PATIENCE)
             if outcome == "FINDING it hangs":
                 # It may have compiled a kernel, so the attempt is repeated.

@@ -74,7 +74,7 @@ def test_batches_of_a_csr_dynamics(case, n, monkeypatch):
 
 @pytest.mark.parametrize("storage", ["dense", "csr"])
 @pytest.mark.parametrize("n_actions", [2, 3])
-def test_weights_that_are_almost_nothing_are_nothing(storage, n_actions, monkeypatch):
+def test_tiny_weights_count_as_zero(storage, n_actions, monkeypatch):
     """A policy of 1e-200 after one of 1e-100: 1e-300 counts as 0, in every lane and also in rows that fill no vector."""
     mdp = model((storage, n_actions, False, np.float64), sizes=[1, 5, 7])
     store = policies(mdp, 2)

@@ -84,7 +84,7 @@ def test_more_rows_than_a_block(monkeypatch):
 
 
 @cases
-def test_what_is_no_policy_is_noticed(case, monkeypatch):
+def test_rows_that_are_no_distributions_are_noticed(case, monkeypatch):
     mdp = model(case)
     store = policies(mdp, 9)
     store[7, -1] += 0.1

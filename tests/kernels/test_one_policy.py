@@ -124,7 +124,7 @@ def test_occupancy(case, n, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @cases
-def test_a_row_that_is_no_distribution_is_told(case, monkeypatch):
+def test_a_row_that_is_no_distribution_is_reported(case, monkeypatch):
     mdp = model(case)
     for row in (0, mdp.transitions.n_rows // 2, mdp.transitions.n_rows - 1):
         for entry in (-0.25, 1.5, np.nan, np.inf):
@@ -137,7 +137,7 @@ def test_a_row_that_is_no_distribution_is_told(case, monkeypatch):
 
 
 @pytest.mark.parametrize("n_actions", [2, 3])
-def test_weights_that_are_almost_nothing_are_nothing(n_actions):
+def test_tiny_weights_count_as_zero(n_actions):
     """The second action has 1e-100 and leads one state up, the others to the lowest: 1e-300 counts as 0."""
     states, actions = np.arange(9).repeat(n_actions), np.tile(np.arange(n_actions), 9)
     block = np.zeros((9, n_actions, 9))

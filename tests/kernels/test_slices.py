@@ -60,7 +60,7 @@ def test_layers_of_more_states_than_are_worked_on_or_sorted_at_a_time(sizes, mon
         assert visits.tobytes() == scattered(monkeypatch, mdp, policy, parts).tobytes()
 
 
-def test_what_is_no_policy_is_told(monkeypatch):
+def test_a_row_that_is_no_distribution_is_reported(monkeypatch):
     mdp = model(SPARSE[0])
     policy = policies(mdp, 1)[0]
     policy[-1] = 1.5

@@ -338,7 +338,7 @@ def test_inventories():
     same_rows(rows, [expected(int(s), order) for s in states for order in orders])
 
 
-def test_an_inventory_whose_rows_do_not_fit_is_told():
+def test_an_inventory_whose_rows_do_not_fit_is_reported():
     levels, orders, demand = np.array([3]), np.array([[0]]), np.array([[0.5, 0.5]])
     data, indices = np.empty(20), np.empty(20, np.uint32)
     arguments = levels, orders, 1, demand, np.array([[1.0, 0.5]]), np.array([0, 1, 2])

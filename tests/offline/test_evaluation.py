@@ -47,6 +47,7 @@ def test_two_steps_by_hand():
     assert importance.doubly_robust(weights, log.losses, q, v) == pytest.approx([first, second])
 
 
+@pytest.mark.filterwarnings("ignore:the importance weights rest on few episodes")
 def test_an_action_that_was_not_logged_by_hand():
     # In state 1 only action 1 is in the log: the policy leaves it with probability 0.75 * 0.5.
     log = TrajectoryLog(TWO, **LOG)

@@ -58,7 +58,7 @@ def test_icu_sepsis_from_its_own_behavior_policy():
     learned, logged, best = (
         float(x) for x in re.search(r"value is ([\d.]+) \(logged policy ([\d.]+), optimum ([\d.]+)\)", output).groups()
     )
-    assert learned == best  # the classes hold the truth, and 300 admissions tell it from the other candidates
+    assert learned == best  # the classes contain the truth, and 300 admissions identify it
     assert learned < logged - 0.5
     assert "the log does not support this policy" in output
 
@@ -72,3 +72,8 @@ def test_refusals(tmp_path):
     path.write_text("episode,step,state,action,gain\n1,0,0,a,-1\n2,0,0,b,1\n3,0,0,a,0\n4,0,0,b,1\n")
     assert "4 episodes, 1 layers" in run(path, "--reward", "gain:-1:1", "--context", "")
     assert np.array_equal(TrajectoryLog.from_csv(path, context=None, reward="gain", reward_range=(-1, 1)).losses.ravel(), [1, 0, 0.5, 0])
+
+
+def test_contexts_that_are_vectors():
+    output = run("random-linear", "--visits", "40", "--set", "n_contexts=2", "--set", "horizon=2")
+    assert "context 1" in output

@@ -92,7 +92,7 @@ def test_sets_and_fits_are_those_of_the_recursion(seed):
 
 
 def test_the_truth_leaves_in_no_more_runs_than_delta():
-    """400 runs of 60 episodes with close candidates; errors and likelihoods in columns, the oracle's own radii."""
+    """400 runs of 60 episodes with close candidates; errors and likelihoods in arrays, with the oracle's own radii."""
     runs, left = 400, np.zeros(2)
     for seed in range(runs):
         world = World(seed, spread=0.15)
@@ -106,7 +106,7 @@ def test_the_truth_leaves_in_no_more_runs_than_delta():
 
 
 def test_radii_of_a_hundredth_do_not_cover():
-    """The test above can fail: sets of a far smaller radius lose the truth."""
+    """The test above would find a wrong radius: sets with a much smaller one lose the truth."""
     left = np.zeros(2)
     for seed in range(100):
         world = World(seed, spread=0.15)
@@ -130,7 +130,7 @@ def test_where_the_truth_is_outside_the_best_candidate_is_left_alone(seed):
 
 
 def test_an_empty_set_is_replaced_by_the_best_candidate_alone():
-    """0.2 is excluded by losses of 1, then 0.8 by losses of 0: nothing is left but the best of all."""
+    """Losses of 1 exclude 0.2, then losses of 0 exclude 0.8: only the best candidate is left."""
     layout = of.Layout([1], 1)
     oracle = of.FiniteLossClass([lambda c, x=x: np.array([[x]]) for x in (0.2, 0.8)]).oracle(layout, None)
     oracle.keep_plausible(0.1)
@@ -258,7 +258,7 @@ def test_a_schedule_holds_the_set_as_it_holds_the_fit(refit, tmp_path):
 
 
 def test_least_squares_for_dynamics_keeps_the_truth_too():
-    """The radius log(|P| / delta) of the squared errors |P(.|s,a) - 1{s'}|^2: 400 runs, errors in columns."""
+    """The radius log(|P| / delta) for the squared errors |P(.|s,a) - 1{s'}|^2: 400 runs, errors in arrays."""
     runs, left, contexts = 400, 0, np.arange(2)
     for seed in range(runs):
         world = World(seed)

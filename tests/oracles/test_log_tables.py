@@ -21,7 +21,7 @@ ROWS = {
     "chance": [0.5, 1.0, 0.25, 0.125, 0.75, 1.0],
 }
 NAMES = {"episode": "visit", "step": "day", "state": "bed", "action": "dose", "loss": "cost"}
-CLINIC = {  # what is left of an episode once the patient is home is not in the table
+CLINIC = {  # the steps of an episode after the patient is home are not in the table
     "episode": [7, 7, 7, 8, 8, 9],
     "step": [0, 1, 2, 0, 1, 0],
     "state": ["ward", "ward", "icu", "ward", "icu", "ward"],
@@ -339,7 +339,7 @@ def test_the_log_of_a_run_is_exported_and_read_back_in(tmp_path):
     again = TrajectoryLog.from_csv(tmp_path / "run.csv", LAYOUT, propensity="propensity")
     for name in ("states", "actions", "losses", "propensities"):
         assert getattr(again, name).tobytes() == getattr(result.log, name).tobytes()
-    # An agent that observes the log is where the run's agent is; the probabilities are those of its policies.
+    # An agent that observes the log is in the same state as the run's agent, and the propensities are those of its policies.
     observer = agent()
     for trajectory, chances in zip(again, again.propensities, strict=True):
         policy = observer.policy(trajectory.context)

@@ -312,7 +312,7 @@ def test_users_own_oracles_work_in_every_agent_without_touching_the_package():
     agent = of.OPO(LAYOUT, MeanOracle(), UniformDynamics(), episodes=30)
     agent.warm_start(log)
     result = of.simulate(world, agent, 30, seed=3)
-    # The held-out errors of oracles without error(): from their predictions.
+    # Held-out errors of oracles without error() are computed from their predictions.
     np.testing.assert_allclose(result.held_out_log_loss, 2 * np.log(3))
     first = float(np.mean([log.losses.mean()]))
     assert agent.loss_oracle.fits[1] == pytest.approx(first)
@@ -335,7 +335,7 @@ def test_a_schedule_around_a_class_is_looked_through():
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_answers_from_several_threads_are_the_same_bits(name):
-    """Chains of different contexts ask in parallel; a cache too small for them all makes its entries come and go."""
+    """Chains of different contexts use the oracle in parallel, with a cache that is too small for all of them."""
     world = World()
     oracle = CLASSES[name]().oracle(LAYOUT, None)
     fits = []

@@ -33,7 +33,7 @@ def empty(path):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("damage", [cut, empty])
-def test_a_truncated_run_file_is_told_put_aside_and_run_again(tmp_path, good, format, damage):
+def test_a_truncated_run_file_is_reported_put_aside_and_run_again(tmp_path, good, format, damage):
     folder = tmp_path / "s"
     study = small(agents=GOOD, format=format)
     run_study(study, folder)
@@ -103,7 +103,7 @@ def interrupted(folder, episodes=(20, 40)):
 
 
 @pytest.mark.parametrize("damage", [cut, flip, empty])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path, damage):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path, damage):
     folder = tmp_path / "s"
     study, id, whole = interrupted(folder)
     damage(folder / "checkpoints" / f"{id}-40.ckpt")
@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path, damag
     assert bits(folder) == whole
 
 
-def test_a_study_tells_of_a_damaged_checkpoint(tmp_path):
+def test_a_study_reports_a_damaged_checkpoint(tmp_path):
     folder = tmp_path / "s"
     study, id, whole = interrupted(folder)
     flip(folder / "checkpoints" / f"{id}-40.ckpt")
@@ -126,7 +126,7 @@ def test_a_study_tells_of_a_damaged_checkpoint(tmp_path):
     assert bits(folder) == whole
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_starts_anew(tmp_path):
+def test_a_run_whose_checkpoints_are_all_damaged_begins_again(tmp_path):
     folder = tmp_path / "s"
     study, _, whole = interrupted(folder)
     for path in (folder / "checkpoints").iterdir():
@@ -137,7 +137,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_starts_anew(tmp_path):
     assert bits(folder) == whole
 
 
-def test_a_checkpoint_of_another_version_is_left_aside(tmp_path):
+def test_a_checkpoint_of_another_version_is_ignored(tmp_path):
     folder = tmp_path / "s"
     study, id, whole = interrupted(folder)
     state, _ = checkpoint.latest(folder / "checkpoints", id)
@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_version_is_left_aside(tmp_path):
     assert bits(folder) == whole
 
 
-def test_a_checkpoint_that_does_not_fit_is_left_aside(tmp_path):
+def test_a_checkpoint_that_does_not_fit_is_ignored(tmp_path):
     folder = tmp_path / "s"
     study, id, whole = interrupted(folder)
     state, _ = checkpoint.latest(folder / "checkpoints", id)
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_does_not_fit_is_left_aside(tmp_path):
     assert bits(folder) == whole
 
 
-def test_a_damaged_index_is_made_anew(tmp_path, good):
+def test_a_damaged_index_is_rebuilt(tmp_path, good):
     folder = tmp_path / "s"
     run_study(small(agents=GOOD), folder)
     whole = sorted((folder / "index.jsonl").read_bytes().splitlines())
@@ -170,7 +170,7 @@ def test_a_damaged_index_is_made_anew(tmp_path, good):
     check_intact(folder, good)
 
 
-def test_a_damaged_study_json_is_written_anew_from_the_file(tmp_path, good):
+def test_a_damaged_study_json_is_restored_from_the_study_file(tmp_path, good):
     folder = tmp_path / "s"
     run_study(small(agents=GOOD), folder)
     (folder / "study.json").write_text("{")
@@ -211,7 +211,7 @@ def test_what_dead_processes_left_behind_is_removed_and_the_rest_kept(tmp_path, 
     check_intact(folder, good)
 
 
-def test_a_process_killed_right_after_storing_a_run_leaves_nothing_for_good(tmp_path):
+def test_files_of_a_process_killed_right_after_storing_a_run_are_removed(tmp_path):
     folder = tmp_path / "s"
     study, id, whole = interrupted(folder)
     kept = {path.name: path.read_bytes() for path in (folder / "checkpoints").iterdir()}

@@ -162,7 +162,7 @@ def test_a_checkpoint_that_cannot_be_stored_ends_its_run_alone(tmp_path, monkeyp
     assert run_study(small(agents=[*GOOD, bad]), folder).done == 6
 
 
-def test_a_disk_that_is_full_for_failures_too_is_told(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_for_failures_too_is_reported(tmp_path, monkeypatch):
     folder = tmp_path / "s"
     run_study(small(agents=["uniform"], seeds=1), folder)
 

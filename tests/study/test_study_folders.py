@@ -187,7 +187,7 @@ def test_a_pipe_in_the_place_of_a_file_of_the_study_does_not_hang(folder, name):
 
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"{}", b'{"study": 3}', b'{"study": {"name": 3}}', b"[" * 100_000, b"\xff"])
-def test_a_study_json_of_any_content_is_a_clear_error_or_written_anew(folder, text):
+def test_a_study_json_of_any_content_is_a_clear_error_or_restored(folder, text):
     (folder / "study.json").write_bytes(text)
     with pytest.raises(StoreError, match=r"study\.json' is damaged"):
         Results(folder)
@@ -235,7 +235,7 @@ def half(tmp_path_factory, finished):
 
 
 @pytest.mark.parametrize("change", [None, *CHANGES])
-def test_a_checkpoint_of_any_content_is_used_whole_or_left_aside(folder, finished, half, change):
+def test_a_checkpoint_of_any_content_is_used_whole_or_ignored(folder, finished, half, change):
     path, id = half
     state, _ = checkpoint.latest(path.parent, id)
     if change is not None:
@@ -307,7 +307,7 @@ def test_a_file_system_without_locks_goes_without(folder, finished, monkeypatch,
     again(folder, finished)
 
 
-def test_asking_how_it_goes_never_keeps_a_study_from_starting(folder, finished):
+def test_reading_the_status_never_keeps_a_study_from_starting(folder, finished):
     end = threading.Event()
 
     def ask():

@@ -256,9 +256,9 @@ def test_plots_name_what_they_cannot_draw(folder, tmp_path):
         (["--measure", "colour"], " cumulative_regret, "),
         (["--heatmap", "bonus_scale,eta_scale", "--measure", "colour"], "name is 'colour': 'regret', "),
         (["--heatmap", "bonus_scale,eta_scale", "--environment", "x"], "environment is 'x': one of Lock"),
-        (["--agent", "OPO"], "--agent is 'OPO', which is for heat maps"),
-        (["--out", "elsewhere"], "--out is 'elsewhere' beside the folder"),
-        (["--heatmap", "bonus_scale"], "two settings with a comma"),
+        (["--agent", "OPO"], "--agent is 'OPO', which is only for heat maps"),
+        (["--out", "elsewhere"], "--out is 'elsewhere' with the folder"),
+        (["--heatmap", "bonus_scale"], "two settings separated by a comma"),
         (["--heatmap", "bonus_scale,delta"], "'delta' is not in the grid of 'OPO'"),
         (["--environment", "x"], "environments has 'x'"),
     ):
@@ -344,7 +344,7 @@ def test_the_contexts_that_came_most_are_shown(tmp_path):
     assert len(content["tables"]) == 1
 
 
-def test_a_damaged_or_missing_policy_is_said(tmp_path):
+def test_a_damaged_or_missing_policy_is_reported(tmp_path):
     run_study(small(agents=["uniform", "greedy"], environments=["random-finite"], seeds=1), tmp_path)
     first, second = sorted((tmp_path / "policies").iterdir())
     first.write_text(first.read_text().replace("1", "2", 1))
