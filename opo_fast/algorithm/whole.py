@@ -1,4 +1,4 @@
-"""Whole finite classes at the contexts of a pack: all candidates are asked, checked and laid out together, once."""
+"""All candidates of finite classes at the contexts of a pack, evaluated, checked and laid out at once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["WholeClasses"]
 Array = npt.NDArray[Any]
 
 MOST_BYTES = 1 << 20
-"""Of the candidates at a pack's contexts; of larger classes only those that a step needs are laid out."""
+"""Maximum size of the candidates at the contexts of a pack; of larger classes, only the candidates that a step needs are laid out."""
 
 
 class WholeClasses:
-    """The candidates of a loss class and of a dynamics class at the contexts of one pack, as its kernels take them.
+    """The candidates of a loss class and of a dynamics class at the contexts of one pack, in the layout of its kernels.
 
     Parameters
     ----------
