@@ -183,8 +183,8 @@ def _back_policies(mdp: Any, policies: Array, tolerance: float, lines: Array | N
         groups = -(-count // many.WIDE)
         threads, chunk = _threads(groups, work), 32
         q = aligned(threads * many.WIDE * chunk * t.layout.n_actions) if lines is None else lines.reshape(-1)
-        room = aligned(threads * many.WIDE * (2 * most + 8))
-        after: tuple[Any, ...] = (chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v, room)
+        near = aligned(threads * many.WIDE * (2 * most + 8))
+        after: tuple[Any, ...] = (chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v, near)
         return run_together(many.evaluate_csr, t.arguments, after, threads, work)
     groups = -(-count // many.NARROW)
     threads = _threads(groups, work)

@@ -398,7 +398,7 @@ class Transitions(Rows):
         """Parts of a CSR layer in the forward pass, with separate sums. They depend on the shape only, so that threads change no bits."""
         if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING[CSR]:
             return 1
-        # A power of two, so that two or four threads get as many each.
+        # A power of two, so that two or four threads get equal numbers of parts.
         worth = self._largest_layer / (8 * max(self.layout.layer_sizes))
         return 2 if worth < 3 else 4 if worth < 6 else 8
 

@@ -160,7 +160,7 @@ class UpdatableMDP:
     def _check_size(self, h: int, size: int) -> None:
         needed = self._places[h][1]
         if size != needed:
-            raise OpoError(f"transitions[{h}] has {size} stored entries: {needed}, as many as before, are needed")
+            raise OpoError(f"transitions[{h}] has {size} stored entries: {needed} are needed, as many as before")
 
     def _refill(self, h: int, block: Any) -> None:
         t = self.transitions
