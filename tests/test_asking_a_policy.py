@@ -38,13 +38,13 @@ def test_a_context_that_the_environment_does_not_list_is_an_error():
         lambda: of.policy_table(agent, "yung"),
         lambda: of.policy_table(by_hand(env.layout), "yung", env),
     ):
-        with pytest.raises(of.OpoError, match=r"context is 'yung' \(did you mean 'young'\?\): one of 'young', 'old' is needed"):
+        with pytest.raises(of.OpoError, match=r"context is 'yung' \(did you mean 'young'\?\): the contexts are 'young', 'old'"):
             ask()
     labelled = clinic(labels=["below 50", "50 and above"])
-    with pytest.raises(of.OpoError, match="context is 'below 50', which is the label of the context 'young': that one is needed"):
+    with pytest.raises(of.OpoError, match="context is 'below 50', which is the label of the context 'young': pass the context itself"):
         of.policy_table(agents.make("opo", labelled, episodes=5), "below 50", labelled)
     numbered = of.FiniteContexts([env.mdp("young"), env.mdp("old")])
-    with pytest.raises(of.OpoError, match="context is 2: one of 0, 1 is needed"):
+    with pytest.raises(of.OpoError, match="context is 2: the contexts are 0, 1"):
         of.policy_table(agents.make("optimum", numbered, episodes=1), 2, numbered)
 
 

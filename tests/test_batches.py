@@ -264,7 +264,7 @@ def test_a_model_is_refused_from_a_failed_update_to_one_of_the_same_part(form):
     for part in right:
         with pytest.raises(of.OpoError):
             model.update(**{part: wrong[part]})
-    with pytest.raises(of.OpoError, match=r"losses and transitions failed .* update\(losses=\.\.\., transitions=\.\.\.\)"):
+    with pytest.raises(of.OpoError, match=r"losses and transitions failed: call update\(losses=\.\.\., transitions=\.\.\.\)"):
         of.solve(model)
     model.update(**right)
     same(of.solve(model).q, of.solve(mdp).q)
@@ -327,7 +327,7 @@ def test_what_an_update_cannot_hold_is_refused():
         (of.LayeredMDP(sparse.layout, sparse.losses, thinner), fuller, "as many as before"),
         (sparse, dense.transitions.arrays(), "sparse array is needed"),
         (dense, arrays, "dense array is needed"),
-        (stationary, [array.copy() for array in stationary.transitions.arrays()], "shares its memory"),
+        (stationary, [array.copy() for array in stationary.transitions.arrays()], "share their memory"),
     ):
         with pytest.raises(of.OpoError, match=says):
             updatable(mdp).update(transitions=given)

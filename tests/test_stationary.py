@@ -277,7 +277,7 @@ def test_refusals():
         of.evaluate(mdp, policy[:-1])
     with pytest.raises(of.OpoError, match="stage is 6"):
         of.solve_layer(mdp, 6)
-    with pytest.raises(of.OpoError, match="v is None: the values of the 13 states of layer 2"):
+    with pytest.raises(of.OpoError, match="v is None: give the values of the 13 states of layer 2"):
         of.solve_layer(mdp, 1)
     with pytest.raises(of.OpoError, match=r"v has shape \(12,\)"):
         of.solve_layer(mdp, 1, np.zeros(12))

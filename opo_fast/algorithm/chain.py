@@ -1,12 +1,12 @@
-"""What the two forms of a chain share: it goes through a history of fits, with lazy sums of visits.
+"""The common part of the two forms of a chain: it runs the steps of a history of fits, with lazy sums of visits.
 
-*Lazy visits.* N^k sums the occupancies of all past policies under P^k. A chain keeps one sum for each dynamics and how
-many policies it counts. When a step needs the sum, the policies that are missing are pushed through that dynamics from the
-store of past policies. So an occupancy is computed at most once, and only if a step needs it.
+*Lazy visits.* N^k sums the occupancies of all past policies under P^k. For each dynamics, a chain keeps one sum and the number of
+policies in it. When a step needs a sum, the occupancies of the missing policies, which are in the store of past policies, are added.
+So each occupancy is computed at most once, and only if a step needs it.
 
-*A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date and the stored
-policies are dropped. A dynamics that turns up later all the same makes the chain start anew, this time with a sum for it
-and with the whole budget; before such a surprise the store is small.
+*A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date, and the stored policies
+are dropped. If an unexpected dynamics appears later, the chain starts again from step 0, now with a sum for that dynamics and with
+the whole budget; until such a surprise, the store is small.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = ["Chain"]
 Array = npt.NDArray[Any]
 
 SMALL_STORE = 1 << 18
-"""Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
-writes that nobody reads as long as no new dynamics turns up."""
+"""Size of the store of past policies before a surprise. So small a store stays in the cache; a larger one would be written to
+memory, but not read unless a new dynamics appears."""
 RECENT = 64
-"""A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
+"""When stored policies are dropped, the dynamics of so many last steps keep their sums of visits."""
 
 
 class Chain:
@@ -48,9 +48,9 @@ class Chain:
     Attributes
     ----------
     steps : int
-        Steps done; the policy of step k is pi^{k+1} of the paper.
+        Number of steps that are done; after k steps, the policy is the paper's pi^{k+1}.
     planned : int
-        Steps that were run, all contexts together.
+        Number of steps run so far, summed over all contexts.
     """
 
     lanes = 1
@@ -122,14 +122,14 @@ class Chain:
             self._forget(history, n)
 
     def prepare(self, history: History, n: int) -> None:
-        """Build the models of the next steps in this thread: two threads of Python only wait for each other."""
+        """Build the models of the next steps in this thread, since Python code in two threads does not run in parallel."""
         for fits in history.between(self.steps, n)[:RECENT]:
             self.losses(fits.loss)
             self.model(fits.dynamics)
             self.sets.prepare(fits)
 
     def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> VisitSum | None:
-        """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
+        """The visits under `fit` of all policies before this step, or None if policies that it lacks have been dropped."""
         entry = self.visits.get(key)
         if entry is None:
             entry = VisitSum.empty(self.width)
@@ -183,7 +183,7 @@ class Chain:
         self.policies.drop_before(self.steps)
 
     def _forget(self, history: History, n: int) -> None:
-        """Models that no step nearby uses are asked for again if they return."""
+        """Drop models that no nearby step uses; they are requested again if needed."""
         self.sets.forget(history, self.steps, n)
         if len(self.models) > 2 * RECENT:
             recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT)) | self.sets.fits
@@ -223,7 +223,7 @@ class Chain:
         return line[lane :: self.lanes]
 
     def saturation(self, lane: int) -> float:
-        """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term of beta 0 is not looked at."""
+        """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term with beta 0 is ignored."""
         if self.last is None:
             return 1.0
         engine, bonus = self.engine, self.engine.rule.bonus(self.steps - 1)
@@ -236,7 +236,7 @@ class Chain:
         return float(self.v[lane])
 
     def state(self) -> dict[str, Any]:
-        """All that cannot be asked for again: sums, visits and stored policies."""
+        """Everything that the source cannot provide again: sums, visits and stored policies."""
         lines = self.policies.line(self.steps) + (0 if self.engine.rule.greedy else 1)
         return {
             "contexts": list(self.contexts),
@@ -256,7 +256,7 @@ class Chain:
         }
 
     def restore(self, fields: Fields, history: History, n: int) -> None:
-        """Take over a `state` of a chain of the same engine, history and contexts, which has come to at most `n` steps."""
+        """Take over the `state` of a chain with the same engine, history and contexts, which has at most `n` steps."""
         greedy, latest = self.engine.rule.greedy, self.engine.rule.visits == "latest"
         steps = fields.integer("steps", most=n)
         # A greedy chain has no policy of the coming step yet.
@@ -285,14 +285,14 @@ class Chain:
         sums = np.add.reduceat(lines.reshape(len(lines), self.engine.n_rows, self.lanes), self.engine.rows[:-1], axis=1)
         return bool((np.abs(sums - 1) <= 1e-9).all())
 
-    # What the two forms do differently.
+    # Implemented by the two forms.
 
     def table(self, models: list[Any], fits: tuple[Hashable, ...] = ()) -> Array:
-        """Where the kernels find models of this form, those of `fits`, in memory."""
+        """The addresses of models of this form, those of `fits`, for the kernels."""
         raise NotImplementedError
 
     def alike(self, models: list[Any]) -> list[Any]:
-        """The models in one number type: kernels read all lines of a table as they read the fit's dynamics."""
+        """The models in one dtype, since kernels read all models of a table in the dtype of the fit's dynamics."""
         return models
 
     def _prepare(self, transitions: list[Transitions]) -> Any:

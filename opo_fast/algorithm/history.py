@@ -38,7 +38,7 @@ class History:
             try:
                 hash(fit)
             except TypeError:
-                raise OpoError(f"{name} gave a {type(fit).__name__}: something hashable is needed") from None
+                raise OpoError(f"{name} is a {type(fit).__name__}: it must be hashable") from None
         self.runs.append(fits)
         self.starts.append(self.length)
         self.length += 1

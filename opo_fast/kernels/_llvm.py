@@ -1,4 +1,4 @@
-"""The vector words of `_simd` as intrinsics: each writes its LLVM instructions into the kernel that calls it.
+"""The vector operations of `_simd` as intrinsics: each writes its LLVM instructions into the kernel that calls it.
 
 With ``NUMBA_BOUNDSCHECK=1`` every position that is read or written is checked, as Numba checks its own.
 """
@@ -144,7 +144,7 @@ def build_transpose(builder: Any, vectors: list[Any]) -> list[Any]:
 
 
 class Elements:
-    """Elements of one contiguous array, in the kernel that is being compiled."""
+    """Access to the elements of a contiguous array, in the kernel that is being compiled."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any, array: Any) -> None:
         self.context, self.builder, self.dtype = context, builder, array_type.dtype
@@ -154,7 +154,7 @@ class Elements:
         return self.builder.gep(self.array.data, [i])
 
     def line(self, line: Any, i: Any) -> Any:
-        """Position of element i of a line of a matrix."""
+        """Position of element i in one line of a matrix."""
         self._check(line, 1, self.builder.extract_value(self.array.shape, 0))
         width = self.builder.extract_value(self.array.shape, 1)
         self._check(i, LANES, width)
@@ -226,7 +226,7 @@ def _pick(comparison: str) -> Callable[..., Any]:
 
 @intrinsic
 def vector(typingctx: Any, array: Any) -> Any:
-    """Refuse, while a kernel is compiled, what is no contiguous vector of float64 that may be written to."""
+    """Refuse, while a kernel is compiled, an array that is not a writable contiguous vector of float64."""
     if array != types.Array(F8, 1, "C"):
         raise errors.TypingError(f"opo_fast.kernels: a writable contiguous vector of float64 is needed in the place of {array}")
     return types.void(array), lambda context, builder, sig, args: context.get_dummy_value()
@@ -354,7 +354,7 @@ def qdot(typingctx: Any, data: Any, indices: Any, p: Any, v: Any, v0: Any, sums:
 
 @intrinsic
 def view(typingctx: Any, address: Any, size: Any, like: Any) -> Any:
-    """The contiguous array of `size` numbers at an address, of the type of `like`. Who holds the memory is not this array's concern."""
+    """The contiguous array of `size` numbers at an address, with the dtype of `like`. It does not keep the memory alive."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = context.get_data_type(like.dtype)

@@ -97,7 +97,7 @@ def check_csr(data, indptr, start, n_rows, tolerance, sums, place):
 
 @inlined
 def _lay_out(source, s0, n_rows, n_next, sums, data, start):
-    """Copy a block (row, next state) at source[s0] to (next state, row) at data[start]; returns the least entry, or 0 if that is less."""
+    """Copy a block (row, next state) at source[s0] to (next state, row) at data[start]; the result is below 0 if an entry is."""
     # Eight rows by eight next states at a time, transposed in registers; `sums` gets the sums of the rows. Each entry is read once.
     zero = vset(0.0)
     least8 = zero

@@ -69,7 +69,7 @@ def arrays(mdp: Any) -> ModelArrays:
         `mdp` is not a model, or is an `UpdatableMDP` whose last update failed half-way.
     """
     if not (hasattr(mdp, "transitions") and hasattr(type(mdp), "row_losses")):
-        raise ValueError(f"mdp is a {type(mdp).__name__}: one opo_fast.LayeredMDP or opo_fast.UpdatableMDP is needed")
+        raise ValueError(f"mdp is a {type(mdp).__name__}: an opo_fast.LayeredMDP or opo_fast.UpdatableMDP is needed")
     t = mdp.transitions
     return ModelArrays(*t.arguments, mdp.row_losses, t.width, t.parts, VERSION)
 

@@ -39,9 +39,9 @@ def self_tuning_steps(
     dynamics (see `plausible.least_q`), if `table` is not empty. With `keep`, each step writes its policy to the next line of `store`, and
     `visits` is used as in `chain_steps`; without it, line k is overwritten, and there must be no bonus. `bonus` is (half_loss,
     half_dynamics, weight), `plausible` is (lower, table, radius, order), and `sums` is (regret, v, gap, total, log_actions, excess) of
-    `Hedge`; they are tuples because Numba cannot inline kernels with more than some thirty arguments. `last_q`, if not empty, gets the
-    last step's Q before it is raised to 0. `scratch` has three lines per thread for the rows of a chunk, `order` one line per thread for
-    the states of a layer.
+    `Hedge`; they are tuples because Numba cannot inline calls with more than thirty arguments, which Python compiles differently.
+    `last_q`, if not empty, gets the last step's Q before it is raised to 0. `scratch` has three lines per thread for the rows of a
+    chunk, `order` one line per thread for the states of a layer.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     half_loss, half_dynamics, weight = bonus

@@ -3,9 +3,9 @@
 M. Kreutzer, G. Hager, G. Wellein, H. Fehske, A. R. Bishop: A unified sparse matrix data format for efficient general sparse
 matrix-vector multiplication on modern processors with wide SIMD units. SIAM J. Sci. Comput. 36(5), 2014.
 
-Each part of a layer (see `forward.visit`) has a copy of its own, so that the sums, and with them their bits, are those of the
-scatter: a lane goes through the rows of the part that lead to its state, in their order, and lanes that have fewer are filled
-up with weights of 0. States are sorted by their numbers of rows, `WINDOW` at a time.
+Each part of a layer (see `forward.visit`) has a separate copy, so that the sums and their bits are those of the scatter: a lane sums
+over the rows (allowed state-action pairs) of the part that lead to its state, in their order. Lanes with fewer rows are padded with
+probabilities of 0. In each window of `WINDOW` states, states are sorted by their numbers of rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .forward import STATES, fill_weights, merge
 __all__ = ["WINDOW", "slice_fill", "slice_shape", "visit_slices"]
 
 WINDOW = 64
-"""States that are sorted among themselves."""
+"""Number of states that are sorted together."""
 
 
 @inlined
 def _sort(count, lo, hi, states, at):
-    """Write states lo..hi-1 to states[at], ..., those of the most rows first, equal ones in their order."""
+    """Write states lo..hi-1 to states[at:], sorted by their numbers of rows, the largest first; a stable sort."""
     for j in range(lo, hi):
         i = at + j - lo
         while i > at and count[states[i - 1]] < count[j]:
@@ -38,10 +38,10 @@ def _sort(count, lo, hi, states, at):
 
 @kernel
 def slice_shape(indptr, indices, blocks, count, starts, states):
-    """Which states each slice holds, and where its entries start; the return value is where the last end.
+    """Fill the states and the first entry of each slice; returns the number of entries.
 
-    A line of `blocks` is one part of one block: first and last line of `indptr`, number of next states, first slice. `count` is
-    working memory for each next state.
+    Each line of `blocks` is one part of one block: its first and last position in `indptr`, number of next states, and first slice.
+    `count` is a work array with one number per next state.
     """
     end = 0
     for b in range(blocks.shape[0]):
@@ -60,7 +60,7 @@ def slice_shape(indptr, indices, blocks, count, starts, states):
 
 @kernel
 def slice_fill(data, indptr, indices, blocks, at, starts, states, positions, weights):
-    """Write the transitions of `blocks` to their slices; `positions` and `weights` are 0 before."""
+    """Write the transitions of `blocks` to their slices; `positions` and `weights` must be 0 before."""
     for b in range(blocks.shape[0]):
         first, last, n_next, slice0 = blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 3]
         for j in range(n_next):
@@ -89,7 +89,7 @@ def _gather(slices, slice0, n_next, w, w0, private, to):
 
 @inlined
 def _visit_layer(slices, team, h, work, policy, tolerance, visits):
-    """Weights of the rows of this thread's parts of layer h, and the sums that they send on; whether the policy is valid."""
+    """Weights of the rows of this thread's parts of layer h, and the parts' sums for the next states; whether the policy is valid."""
     layers, rows = slices.layers, slices.rows
     s0 = layers[h]
     size = layers[h + 1] - s0
@@ -111,7 +111,7 @@ def _visit_layer(slices, team, h, work, policy, tolerance, visits):
 def visit_slices(
     starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, policy, tolerance, d, visits, private
 ):  # fmt: skip
-    """The occupancy of `policy` under a CSR model from its slices: the sums of `forward.visit`. `visits` is filled, not added to."""
+    """The occupancy of `policy` under a CSR model from its slices, with the sums of `forward.visit`. It fills `visits`."""
     slices = Slices(starts, states, positions, weights, first, layers, rows)
     team = Team(me, n, gate)
     work = Pass(n_parts, width, d, visits, private)

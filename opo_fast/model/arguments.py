@@ -27,12 +27,12 @@ __all__ = [
     "check_policy",
     "checked_policy",
     "is_stationary",
-    "own",
     "plain",
     "own_policy_rows",
     "policy_rows",
     "to_fill",
     "values_to_fill",
+    "writable",
 ]
 
 Array = npt.NDArray[Any]
@@ -125,10 +125,10 @@ def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array, results
         raise OpoError(f"{name} is {'not contiguous' if out.flags.writeable else 'read-only'}: a writable C-contiguous array is needed")
     for given in inputs:
         if np.may_share_memory(out, given):
-            raise OpoError(f"{name} shares memory with an argument that is read: another array is needed")
+            raise OpoError(f"{name} shares memory with an argument that is read: pass a separate array")
     for i, other in enumerate(results):
         if other is not None and np.may_share_memory(out, other):
-            raise OpoError(f"{name} shares memory with out[{i}]: another array is needed")
+            raise OpoError(f"{name} shares memory with out[{i}]: pass a separate array")
     return out
 
 
@@ -162,7 +162,7 @@ def checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> A
     if array.ndim != 2 or 0 in array.shape:
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) is needed")
     result = plain(array)
-    fault = weight_kernels.check_policy(result, _ALL if mask is None else own(mask), tolerance_of(array.dtype))
+    fault = weight_kernels.check_policy(result, _ALL if mask is None else writable(mask), tolerance_of(array.dtype))
     if fault:
         pair, code = divmod(int(fault), 8)
         s, a = divmod(pair, array.shape[1])
@@ -178,9 +178,9 @@ def plain(array: Array) -> Array:
     flags = array.flags
     if array.dtype == FLOAT64 and flags.c_contiguous and flags.writeable:
         return array
-    return own(np.ascontiguousarray(array, dtype=np.float64))
+    return writable(np.ascontiguousarray(array, dtype=np.float64))
 
 
-def own(array: Array) -> Array:
+def writable(array: Array) -> Array:
     """A writable array with the same content, since Numba would compile the kernels again for read-only arrays."""
     return array if array.flags.writeable else array.copy()

@@ -130,9 +130,9 @@ def context_key(context: Any) -> Hashable:
         hash(context)
         missing = not _is_itself(context)
     except (TypeError, ValueError):
-        raise OpoError(f"context is a {kind.__name__}, which is not hashable: something hashable or an array is needed") from None
+        raise OpoError(f"context is a {kind.__name__}, which is not hashable: use a hashable object or an array") from None
     if missing:
-        raise OpoError(f"context is {shown(context)}: a missing value is no context")
+        raise OpoError(f"context is {shown(context)}: a missing value cannot be a context")
     return context  # type: ignore[no-any-return]
 
 
@@ -159,7 +159,7 @@ def _array_key(context: Array) -> Hashable:
         values, code = context.astype(_DOUBLE, copy=False), "<f8"
     # The sum of squares is NaN only if an entry is. Adding 0 turns -0.0 into 0.0, so that the two are the same context.
     if values.dtype.kind in "fc" and not (np.abs(np.vdot(values, values)) >= 0):
-        raise OpoError(f"context is {shown(context)}: a missing value is no context")
+        raise OpoError(f"context is {shown(context)}: a missing value cannot be a context")
     return context.shape, code, (values + 0).tobytes()
 
 

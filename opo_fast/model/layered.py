@@ -72,7 +72,7 @@ class LayeredMDP(Immutable):
 
     @classmethod
     def _of(cls, transitions: Transitions, own_losses: Array) -> LayeredMDP:
-        """The model of valid transitions and of losses of their own states (see `Rows`)."""
+        """A model from valid transitions and losses, given for their own states only (see `Rows`)."""
         model = cls.__new__(cls)
         model.transitions, model.layout, model._own_losses = transitions, transitions.layout, frozen(own_losses)
         model._seal()

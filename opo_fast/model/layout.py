@@ -46,7 +46,7 @@ class Immutable:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
-            raise OpoError(f"{name}: a {type(self).__name__} is immutable; build another one")
+            raise OpoError(f"{name}: a {type(self).__name__} is immutable; build a new one")
         super().__setattr__(name, value)
 
     _transient: tuple[str, ...] = ()
@@ -95,19 +95,19 @@ class Layout(Immutable):
         except TypeError:
             raise OpoError(f"layer_sizes: a sequence of layer sizes is needed, got {layer_sizes!r}") from None
         if not sizes:
-            raise OpoError("layer_sizes: at least one layer is needed, got none")
+            raise OpoError("layer_sizes is empty: give the size of at least one layer")
         if sizes[0] != 1:
             raise OpoError(
-                f"layer_sizes[0] is {sizes[0]}: the first layer holds the single start state (a start distribution "
-                "becomes an extra first layer: LayeredMDP.stationary(..., start=distribution))"
+                f"layer_sizes[0] is {sizes[0]}: the first layer must be the single start state (for a start distribution, add a first "
+                "layer that leads to it, as LayeredMDP.stationary(..., start=distribution) does)"
             )
         self.layer_sizes = tuple(sizes)
         self.n_actions = as_integer(n_actions, "n_actions", least=1)
         self.horizon = len(sizes)
         self.n_states = sum(sizes)
         self.shape = (self.n_states, self.n_actions)
-        if max(sizes) >= 2**32 or self.n_states * self.n_actions >= 2**62:
-            raise OpoError(f"layer_sizes: a layer of {max(sizes)} states is more than 2**32 - 1")
+        if max(sizes) >= 2**32:
+            raise OpoError(f"layer_sizes: a layer has {max(sizes)} states; at most 2**32 - 1 are possible")
         check_room(self.n_states * self.n_actions, f"layer_sizes, n_actions: the losses of {self.n_states} states and {n_actions} actions")
         self.offsets = frozen(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         self._seal()
@@ -209,7 +209,7 @@ def as_mask_2d(mask: Any, shape: tuple[int, int], name: str, layout: Layout | No
     empty = np.flatnonzero(~array.any(axis=1))
     if empty.size:
         layer = f" (layer {layout.layer_of(int(empty[0]))})" if layout else ""
-        raise OpoError(f"{name}: state {int(empty[0])}{layer} allows no action; at least one is needed")
+        raise OpoError(f"{name}: state {int(empty[0])}{layer} allows no action; every state needs at least one")
     return array
 
 

@@ -17,7 +17,7 @@ from .layout import Layout
 __all__ = ["Names", "some_of", "suggestion", "unrolled", "unseen"]
 
 LISTED = 8
-"""Maximum number of contexts in a message."""
+"""Maximum number of contexts or states that a message lists."""
 
 
 class Names:
@@ -94,12 +94,14 @@ class Names:
         if not isinstance(state, str):
             return as_integer(state, "state", least=0, most=layout.layer_sizes[stage] - 1)
         if self.states is None:
-            raise OpoError(f"state is {shown(state)}, and states have no names: its number inside layer {stage} is needed")
+            raise OpoError(f"state is {shown(state)}, but the states have no names: give its position in layer {stage}")
         layer = self.states[layout.layer(stage)]
         found = [i for i, name in enumerate(layer) if name == state]
-        if len(found) != 1:
-            listed = ", ".join(layer[:8]) + (", ..." if len(layer) > 8 else "")
-            raise OpoError(f"state is {shown(state)}: {len(found)} states of layer {stage} have that name; one of {listed} is needed")
+        if not found:
+            listed = ", ".join(layer[:LISTED]) + (", ..." if len(layer) > LISTED else "")
+            raise OpoError(f"state is {shown(state)}{suggestion(state, layer)}: the states of layer {stage} are {listed}")
+        if len(found) > 1:
+            raise OpoError(f"state is {shown(state)}: {len(found)} states of layer {stage} have this name; give the position in the layer")
         return found[0]
 
     @cached_property
@@ -112,16 +114,17 @@ class Names:
             return
         if isinstance(context, str) and context in self.labels:
             meant = self.contexts[self.labels.index(context)]
-            raise OpoError(f"context is {shown(context)}, which is the label of the context {shown(meant)}: that one is needed")
-        raise OpoError(f"context is {shown(context)}{suggestion(context, self.contexts)}: one of {some_of(self.contexts)} is needed")
+            raise OpoError(f"context is {shown(context)}, which is the label of the context {shown(meant)}: pass the context itself")
+        raise OpoError(f"context is {shown(context)}{suggestion(context, self.contexts)}: the contexts are {some_of(self.contexts)}")
 
     def find_action(self, layout: Layout, action: int | str) -> int:
         """The number of an action, given by that number or by its name."""
         if not isinstance(action, str):
             return as_integer(action, "action", least=0, most=layout.n_actions - 1)
         if self.actions is None or self.actions.count(action) != 1:
-            listed = f"one of {', '.join(self.actions)}" if self.actions is not None else "its number, as actions have no names,"
-            raise OpoError(f"action is {shown(action)}: {listed} is needed")
+            if self.actions is None:
+                raise OpoError(f"action is {shown(action)}: give its number, since the actions have no names")
+            raise OpoError(f"action is {shown(action)}{suggestion(action, self.actions)}: the actions are {', '.join(self.actions)}")
         return self.actions.index(action)
 
 

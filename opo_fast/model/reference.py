@@ -1,7 +1,7 @@
 """The operations on one model in plain NumPy, which follow the paper's equations; the kernels are tested against them.
 
-The signatures are those of the package's functions; ``backend="numpy"`` selects these. Inputs are taken as valid: the
-public functions of `opo_fast` validate.
+Signatures are those of the package's functions, which call these if ``backend="numpy"``. Inputs are not checked here; the public
+functions of `opo_fast` check them.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _next_values(mdp: LayeredMDP | UpdatableMDP, h: int, v: npt.ArrayLike | None
         return np.empty(0)
     n_next = layout.layer_sizes[h + 1]
     if v is None:
-        raise OpoError(f"v is None: the values of the {n_next} states of layer {h + 1}, or of all states, are needed")
+        raise OpoError(f"v is None: give the values of the {n_next} states of layer {h + 1}, or of all states")
     array = np.asarray(as_real(v, "v"), np.float64)
     if array.shape == (layout.n_states,):
         array = array[layout.layer(h + 1)]

@@ -86,7 +86,7 @@ def as_csr(array: Any, name: str | Place) -> Any:
     if indices.size and (indices.min() < 0 or indices.max() >= n_next):
         p = int(np.flatnonzero((indices < 0) | (indices >= n_next))[0])
         row = int(np.searchsorted(indptr, p, side="right")) - 1
-        raise OpoError(f"{name}: row {row} names next state {int(indices[p])}; 0 to {n_next - 1} is needed")
+        raise OpoError(f"{name}: row {row} has next state {int(indices[p])}; next states are 0 to {n_next - 1}")
     if data.dtype not in (np.float64, np.float32):
         data = data.astype(np.float64)
     result = sp.csr_array((data, indices, indptr), shape=source.shape, copy=False)
@@ -104,7 +104,7 @@ def _converted(array: Any, name: str | Place) -> Any:
         unequal = [row for row, (n, m) in enumerate(zip(*lengths, strict=True)) if n != m]
         if unequal:
             row = unequal[0]
-            raise OpoError(f"{name}: row {row} has {lengths[0][row]} positions and {lengths[1][row]} values: as many are needed")
+            raise OpoError(f"{name}: row {row} has {lengths[0][row]} positions, but {lengths[1][row]} values")
         column, data = (np.array([x for entries in lists for x in entries]) for lists in (array.rows, array.data))
         rows: Any = np.repeat(np.arange(array.shape[0]), lengths[0])
     elif array.format in ("csc", "bsr"):
@@ -122,13 +122,13 @@ def _converted(array: Any, name: str | Place) -> Any:
         except (ValueError, TypeError, IndexError) as error:
             raise OpoError(f"{name} is not a valid sparse array: {error}") from None
     if not rows.size == column.size == data.size:
-        raise OpoError(f"{name} has {rows.size} rows, {column.size} columns and {data.size} values: as many of each are needed")
+        raise OpoError(f"{name} has {rows.size} rows, {column.size} columns and {data.size} values: the numbers must be equal")
     for which, axis, positions in (("row", 0, rows), ("next state", 1, column)):
         if positions.size and positions.dtype.kind not in "iu":
             raise OpoError(f"{name}: positions have dtype {positions.dtype}: whole numbers are needed")
         bad = np.flatnonzero((positions < 0) | (positions >= array.shape[axis])).tolist()
         if bad:
-            raise OpoError(f"{name}: entry {bad[0]} names {which} {int(positions[bad[0]])}; 0 to {array.shape[axis] - 1} is needed")
+            raise OpoError(f"{name}: entry {bad[0]} has {which} {int(positions[bad[0]])}; {which}s are 0 to {array.shape[axis] - 1}")
     if data.size and data.dtype.kind not in "fiub":
         raise OpoError(f"{name} has dtype {data.dtype}: real numbers are needed")
     kind = np.result_type(data.dtype if data.size else np.float64, np.float32)

@@ -95,7 +95,7 @@ class Transitions(Rows):
         sparse = [type(array) is not np.ndarray and sp.issparse(array) for array in arrays]
         if any(sparse) and not all(sparse):
             raise OpoError(
-                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: all of one kind are needed"
+                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: make all dense, or all sparse"
             )
         self.kind = CSR if any(sparse) else DENSE
         self.block = np.zeros(layout.horizon, dtype=np.int64)
@@ -398,7 +398,7 @@ class Transitions(Rows):
         """Parts of a CSR layer in the forward pass, with separate sums. They depend on the shape only, so that threads change no bits."""
         if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING[CSR]:
             return 1
-        # A power of two, so that two or four threads get as many each.
+        # A power of two, so that two or four threads get equal numbers of parts.
         worth = self._largest_layer / (8 * max(self.layout.layer_sizes))
         return 2 if worth < 3 else 4 if worth < 6 else 8
 

@@ -57,7 +57,7 @@ class UpdatableMDP:
         dtype: npt.DTypeLike = np.float64,
     ) -> None:
         if isinstance(transitions, Transitions):
-            raise OpoError("transitions are opo_fast.Transitions, which others may share: their arrays() are needed")
+            raise OpoError("transitions are opo_fast.Transitions, which other models may share: pass transitions.arrays()")
         model = LayeredMDP(layout, losses, transitions, action_mask, dtype=dtype)
         t, copied = model.transitions, np.array(model.losses)
         vars(t)["changing"] = True
@@ -71,7 +71,7 @@ class UpdatableMDP:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
-            raise OpoError(f"{name} of an UpdatableMDP cannot be assigned: update(losses=..., transitions=...) replaces its numbers")
+            raise OpoError(f"{name} of an UpdatableMDP cannot be assigned: call update(losses=..., transitions=...) to replace its numbers")
         super().__setattr__(name, value)
 
     @property
@@ -140,12 +140,13 @@ class UpdatableMDP:
         arrays = layer_list(transitions, self.layout, "transitions")
         for h, array in enumerate(arrays):
             if sp.issparse(array) != (t.kind == CSR):
-                raise OpoError(f"transitions[{h}]: {'a SciPy sparse' if t.kind == CSR else 'a dense'} array is needed, as at the beginning")
+                needed = "a SciPy sparse" if t.kind == CSR else "a dense"
+                raise OpoError(f"transitions[{h}]: {needed} array is needed, as when the model was built")
             same = first.setdefault(self._places[h], h)
             if same == h:
                 blocks[h] = self._as_block(h, array)
             elif arrays[same] is not array:
-                raise OpoError(f"transitions[{h}] is not the array of layer {same}, with which the layer shares its memory")
+                raise OpoError(f"transitions[{h}] is not the same array as transitions[{same}], although the two layers share their memory")
         return blocks
 
     def _as_block(self, h: int, array: Any) -> Any:
@@ -159,7 +160,7 @@ class UpdatableMDP:
     def _check_size(self, h: int, size: int) -> None:
         needed = self._places[h][1]
         if size != needed:
-            raise OpoError(f"transitions[{h}] has {size} stored entries: {needed}, as many as before, are needed")
+            raise OpoError(f"transitions[{h}] has {size} stored entries: {needed} are needed, as many as before")
 
     def _refill(self, h: int, block: Any) -> None:
         t = self.transitions
@@ -181,8 +182,8 @@ class UpdatableMDP:
         if any(self._damaged.values()):
             damaged = [part for part, is_damaged in self._damaged.items() if is_damaged]
             raise OpoError(
-                f"mdp is half updated, since an update of its {' and '.join(damaged)} failed on the way: "
-                f"call update({', '.join(f'{part}=...' for part in damaged)}) with valid ones"
+                f"mdp is half updated, since an update of its {' and '.join(damaged)} failed: "
+                f"call update({', '.join(f'{part}=...' for part in damaged)}) with valid arrays"
             )
 
     def __repr__(self) -> str:

@@ -89,7 +89,7 @@ def test_layers_that_are_copies(case, n, greedy, monkeypatch):
         assert (q == own[0]).all()
         assert (v == own[1]).all()
         # Values of two layers at a time, and losses of all layers.
-        two = np.full(d.room, np.nan)
+        two = np.full(d.two_layers, np.nan)
         work = aligned(n * min(chunk, 13) * mdp.layout.n_actions if t.kind else t.most_rows)
         plan = d.plan(own_losses=False, own_policy=False, start_alone=True)
         after = (plan, chunk, t.width, 0, greedy, mdp.row_losses, given, -1.0, work, two)

@@ -179,7 +179,7 @@ def test_weights_and_bonus_in_place():
 
 @pytest.mark.parametrize("given", [None, 3, [], "model"])
 def test_what_is_no_model_has_no_arrays(given):
-    with pytest.raises(ValueError, match=rf"mdp is a {type(given).__name__}: one opo_fast.LayeredMDP"):
+    with pytest.raises(ValueError, match=rf"mdp is a {type(given).__name__}: an opo_fast.LayeredMDP"):
         kernels.arrays(given)
 
 
