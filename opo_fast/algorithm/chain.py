@@ -36,8 +36,10 @@ __all__ = ["Chain"]
 Array = npt.NDArray[Any]
 
 SMALL_STORE = 1 << 18
-"""Size of the store of past policies before a surprise. So small a store stays in the cache; a larger one would be written to
-memory, but not read unless a new dynamics appears."""
+"""Bytes of past policies that a chain stores at first. So small a store stays in the cache; a larger one would be written to memory,
+but not read unless a new dynamics appears."""
+AT_ONCE = 1 << 26
+"""Transitions of the steps that one kernel call computes, over all its contexts: Ctrl-C has to wait until the call returns."""
 RECENT = 64
 """When stored policies are dropped, the dynamics of so many last steps keep their sums of visits."""
 
@@ -99,7 +101,7 @@ class Chain:
             length = min(history.equal_steps(self.steps, n), bonus.end - self.steps)
             entry = None
             if keep:
-                length = min(length, self._free_lines(history, n))
+                length = min(length, self._most_steps(history, n))
             else:
                 self.policies.drop_before(self.steps)
             if bonus.needed:
@@ -112,10 +114,12 @@ class Chain:
                     self._begin_anew()
                     continue
             self._run(fits, bonus, None if entry is None else entry.counts, length, keep)
+            if keep:
+                self.policies.note_steps(self.steps, length)
+            else:
+                self.policies.first = self.steps + length
             self.steps += length
             self.planned += length * len(self.contexts)
-            if not keep:
-                self.policies.first = self.steps
             if entry is not None:
                 entry.counted = self.steps - 1
             self.last = None if entry is None else entry.counts
@@ -156,13 +160,16 @@ class Chain:
                 self._visit(self.model(fit), entry.counts, k, count)
             entry.counted += count
 
-    def _free_lines(self, history: History, n: int) -> int:
-        """Steps for which the store has lines; it grows within the budget, else past policies are dropped."""
+    def _most_steps(self, history: History, n: int) -> int:
+        """Steps that can be run at once: as many as the store has lines for. It grows within the budget, else past policies are dropped."""
         if not self.policies.free(self.steps):
             many = self.surprised or len(history.dynamics(self.steps, n)) > LANES
             budget = self.engine.store_bytes if many else min(SMALL_STORE, self.engine.store_bytes)
             if not self.policies.grow(self.steps, n - self.steps, budget):
                 self._drop_policies(history, n)
+                if len(self.visits) == 1 and self.hedge is None:
+                    # No other sum waits for the policies of the steps under these fits: the kernel drops them as it goes.
+                    return max(self.policies.free(self.steps), AT_ONCE // max(1, self.engine.packed_size * self.lanes))
         return self.policies.free(self.steps)
 
     def _drop_policies(self, history: History, n: int) -> None:

@@ -74,6 +74,14 @@ class PolicyStore:
         self.lines[0] = self.lines[self.line(step)]
         self.first = step
 
+    def note_steps(self, step: int, count: int) -> None:
+        """A kernel wrote the policies of the `count` steps from `step` on, going on at line 0 whenever it came to the last line."""
+        last = len(self.lines) - 1
+        line = self.line(step) + count
+        if line > last:
+            line = (line - last - 1) % last + 1
+        self.first = step + count - line
+
     def take_over(self, lines: Array, first: int) -> None:
         """Replace all policies by `lines`, those from step `first` on."""
         self.lines = _lines(max(FIRST_LINES, len(lines) + 1), self.width)

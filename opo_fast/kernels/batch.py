@@ -65,19 +65,21 @@ def _dots(model, h, own, lo, hi, d, d0):
 @inlined
 def _block_sums(data, o, first, end, own):
     """Add rows first..end-1 to the partial sums of four next states under 32 policies."""
+    # One of the eight partial sums, whose rows are every eighth, for four next states times one vector of policies. (Times four
+    # vectors, the sums would not fit sixteen registers and be stored and loaded again for each row.)
     for part in range(8):
-        # One of the eight partial sums, whose rows are every eighth, for four next states times four vectors of policies.
-        p = strided(own.sums0 + 128 * part, 8, 16)
-        a = tload(own.sums, p, 0)
-        for i in range(first + part, end, 8):
-            a = touter(data, o, i, tload(own.w, strided(own.w0 + 32 * i, 8, 4), 0), a)
-        tstore(own.sums, p, 0, a)
+        for g in range(0, 32, 8):
+            p = strided(own.sums0 + 128 * part + g, 32, 4)
+            a = tload(own.sums, p, 0)
+            for i in range(first + part, end, 8):
+                a = touter(data, o, i, (vload(own.w, own.w0 + 32 * i + g),), a)
+            tstore(own.sums, p, 0, a)
 
 
 @inlined
 def _many_dots(model, h, own, lo, hi, d, d0):
     """The same under 32 policies."""
-    # A vector unit multiplies as fast as it loads, so that each number that is loaded should be used more than once.
+    # A vector unit multiplies as fast as it loads, so that each vector that is loaded should be used more than once.
     n_rows = model.rows[model.layers[h + 1]] - model.rows[model.layers[h]]
     full = n_rows // 8 * 8
     for j in range(lo, hi, 4):

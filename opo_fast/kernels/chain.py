@@ -170,9 +170,10 @@ def chain_steps(
     """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on: what thread `me` of `n` does.
 
     `visits` counts all policies before `store[k]` when it comes in, and all before the last step's when it goes out.
-    Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. Layers are backed
-    up `chunk` states at a time (a multiple of 8, or all); `width` is the number of actions where whole states fill a vector, else
-    0; `scratch` has two lines per thread for the rows of a chunk.
+    Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. A step that comes to the
+    last line goes on at line 0, to which that line is copied: earlier policies are forgotten. Layers are backed up `chunk`
+    states at a time (a multiple of 8, or all); `width` is the number of actions where whole states fill a vector, else 0;
+    `scratch` has two lines per thread for the rows of a chunk.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
@@ -180,13 +181,22 @@ def chain_steps(
     rule = Rule(half_loss, half_dynamics, weight, eta)
     optimism = Optimism(losses, visits, rule)
     lines = Lines(chunk, width, scratch[2 * me], scratch[2 * me + 1])
-    for step in range(k, k + n_steps):
-        if step > k:
+    line = k
+    for step in range(n_steps):
+        first_row = visits.size * me // n
+        end_row = visits.size * (me + 1) // n
+        if step > 0:
             if count_actions:
-                for r in range(visits.size * me // n, visits.size * (me + 1) // n):
-                    visits[r] += store[step - 1, r]
+                for r in range(first_row, end_row):
+                    visits[r] += store[line - 1, r]
             else:
-                visit(model, team, work, store[step - 1], -1.0, visits)
+                visit(model, team, work, store[line - 1], -1.0, visits)
             meet(team.gate, team.me, team.n)
-        now = Step(store[step], store[step if greedy else step + 1], sum_q, v)
+        if line + 1 == store.shape[0]:
+            for r in range(first_row, end_row):
+                store[0, r] = store[line, r]
+            line = 0
+            meet(team.gate, team.me, team.n)
+        now = Step(store[line], store[line if greedy else line + 1], sum_q, v)
         backup(model, team, optimism, greedy, now, lines)
+        line += 1

@@ -133,13 +133,19 @@ def packed_steps(
     """`n_steps` steps of the chains of one pack under one dynamics and one loss per lane; see `chain.chain_steps`."""
     pack = Pack(block, layers, rows, data)
     rule = Rule(half_loss, half_dynamics, weight, eta)
+    line = k
     for step in range(n_steps):
         if step > 0:
-            past = store[k + step - 1]
+            past = store[line - 1]
             if count_actions:
                 for r in range(past.size):
                     visits[r] += past[r]
             else:
                 add_visits(pack, past, d, w, visits)
-        now = Step(store[k + step], store[k + step if greedy else k + step + 1], sum_q, v)
+        if line + 1 == store.shape[0]:
+            for r in range(store.shape[1]):
+                store[0, r] = store[line, r]
+            line = 0
+        now = Step(store[line], store[line if greedy else line + 1], sum_q, v)
         _backup(pack, greedy, losses, visits, rule, now)
+        line += 1

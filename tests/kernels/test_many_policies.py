@@ -164,6 +164,29 @@ def test_chains_of_a_pack(case, greedy, count_actions):
 
 
 @packable
+@pytest.mark.parametrize("count_actions", [False, True])
+def test_a_pack_goes_on_at_the_first_line_of_its_store(case, count_actions):
+    pack, steps, k = Pack(case), 8, 1
+    store, visits, sum_q = pack.lines(4), pack.random(3), pack.random(4)
+    start, visits0, sum0 = store[k].copy(), visits.copy(), sum_q.copy()
+    half_dynamics = np.full(len(pack.block), 0.9)
+    packed_steps(
+        pack.block, pack.layers, pack.rows, steps, k, 0, int(count_actions), pack.data, pack.losses, visits, store, sum_q,
+        aligned(pack.n_states * LANES), *pack.scratch(), 0.6, half_dynamics, 2.5, 0.8,
+    )  # fmt: skip
+    for lane, mdp in enumerate(pack.mdps):
+        one = slice(lane, None, LANES)
+        lines, past, sums, _ = twins.chain(
+            Rows(mdp), pack.losses[one], start[one], visits0[one], sum0[one], steps=steps, bonus_numbers=(0.6, half_dynamics, 2.5),
+            eta=0.8, greedy=False, count_actions=count_actions,
+        )  # fmt: skip
+        # Steps 0 and 1 are done in lines 1 and 2, three more in each round from line 0 on.
+        close(store[:, one], lines[5:], 1e-11)
+        close(visits[one], past, 1e-11)
+        close(sum_q[one], sums, 1e-11)
+
+
+@packable
 def test_a_greedy_step_takes_the_first_of_equal_rows(case):
     pack = Pack(case)
     store, zero = pack.lines(1), aligned(pack.n_rows * LANES, zero=True)

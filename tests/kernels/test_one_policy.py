@@ -215,6 +215,32 @@ def test_chain(case, n, greedy, count_actions, monkeypatch):
             close(sum_q, sums, 1e-11)
 
 
+@cases
+@teams
+@pytest.mark.parametrize("count_actions", [False, True])
+def test_a_chain_goes_on_at_the_first_line_of_its_store(case, n, count_actions, monkeypatch):
+    mdp = model(case)
+    t, steps, k = mdp.transitions, 8, 1
+    rng = np.random.default_rng(1)
+    half_dynamics = np.full(mdp.layout.horizon, 0.9)
+    store, visits, sum_q = policies(mdp, 4), rng.random(t.n_rows), rng.random(t.n_rows)
+    lines, past, sums, _ = twins.chain(
+        Rows(mdp), mdp.row_losses, store[k].copy(), visits.copy(), sum_q.copy(), steps=steps, bonus_numbers=(0.6, half_dynamics, 2.5),
+        eta=0.8, greedy=False, count_actions=count_actions,
+    )  # fmt: skip
+    parts, chunk = parts_of(mdp)[0], chunks_of(mdp)[0]
+    after = (
+        parts, steps, k, chunk, t.width, 0, int(count_actions), mdp.row_losses, visits, store, sum_q, np.empty(mdp.layout.n_states),
+        *forward_scratch(mdp, n, parts), 0.6, half_dynamics, 2.5, 0.8,
+        np.empty((2 * n, min(chunk, max(mdp.layout.layer_sizes)) * mdp.layout.n_actions)),
+    )  # fmt: skip
+    together(monkeypatch, chain_steps, t.arguments, after, n)
+    # Steps 0 and 1 are done in lines 1 and 2, three more in each round from line 0 on.
+    close(store, lines[5:], 1e-11)
+    close(visits, past, 1e-11)
+    close(sum_q, sums, 1e-11)
+
+
 def test_small_blocks_of_a_model_beyond_the_cache(monkeypatch):
     """The block of the previous layer is prefetched while a layer is processed."""
     mdp = model(("dense", 2, False, np.float64), sizes=[1, *[60] * 4])
