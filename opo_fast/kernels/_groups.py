@@ -5,6 +5,8 @@ A row is an allowed state-action pair; `width` is the number of actions if the r
 
 from __future__ import annotations
 
+import numpy as np
+
 from ._jit import inlined
 from ._simd import (
     strided,
@@ -27,10 +29,19 @@ from ._simd import (
     vswap4,
 )
 
-__all__ = ["AHEAD", "four_alike", "group_each", "group_min", "group_sum", "is_policy", "share", "worth_prefetching"]
+__all__ = [
+    "AHEAD", "MANY", "NEAR", "SCATTERED", "four_alike", "group_each", "group_min", "group_sum", "is_policy", "leads_far", "share",
+    "worth_prefetching",
+]  # fmt: skip
 
 AHEAD = 256
 """How many transitions before their use memory is asked for them."""
+NEAR = 64
+"""How many transitions before their use memory is asked for the numbers that they multiply: what a far cache takes for eight rows."""
+MANY = 1 << 18
+"""Numbers from which a second-level cache does not hold them, nor a third-level one beside the transitions that pass through it."""
+SCATTERED = 1 << 13
+"""Neighbours lead so far apart that what one has read is of no use to the other."""
 _FROM_MEMORY = 1 << 20
 """Transitions of a block from which they come from memory, not from a cache."""
 
@@ -39,6 +50,24 @@ _FROM_MEMORY = 1 << 20
 def worth_prefetching(indptr, start, n_rows):
     """Whether a CSR block of `n_rows` rows is so large that the processor's automatic prefetching is not enough."""
     return indptr[start + n_rows] - indptr[start] >= _FROM_MEMORY
+
+
+@inlined
+def leads_far(model, h, lo, hi):
+    """Whether rows lo..hi-1 of a CSR layer lead to places of the next one so many and so scattered that no cache holds them."""
+    layers, indptr, indices = model.layers, model.indptr, model.indices
+    far = 0
+    if layers[h + 2] - layers[h + 1] >= MANY:
+        first, end = model.rows[layers[h]], model.rows[layers[h + 1]]
+        start = model.block[h] - first
+        # The same action in the next state: in a band it leads to a place near by.
+        step = (end - first) // (layers[h + 1] - layers[h])
+        for r in range(lo, min(lo + 8, hi - step)):
+            here = np.int64(indices[(indptr[start + r] + indptr[start + r + 1]) // 2])
+            there = np.int64(indices[(indptr[start + r + step] + indptr[start + r + step + 1]) // 2])
+            if abs(here - there) >= SCATTERED:
+                far += 1
+    return far > 4
 
 
 @inlined

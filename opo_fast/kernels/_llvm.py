@@ -17,9 +17,9 @@ from numba.np import arrayobj
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "fma", "prefetch", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "vabove", "vadd", "vdiv", "vector", "vexp", "vfma", "vgather",
-    "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum",
-    "vswap1", "vswap2", "vswap4",
+    "fma", "prefetch", "qask", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "vabove", "vadd", "vdiv", "vector", "vexp", "vfma",
+    "vgather", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub",
+    "vsum", "vswap1", "vswap2", "vswap4",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
@@ -264,16 +264,19 @@ def vstore(typingctx: Any, array: Any, i: Any, v: Any) -> Any:
     return types.void(array, I8, V8), generate
 
 
+def _ask(builder: Any, address: Any) -> None:
+    pointer = builder.bitcast(address, ir.PointerType(ir.IntType(8)))
+    function = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+    read, near, is_data = (ir.Constant(_I32, x) for x in (0, 3, 1))
+    builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8"), [pointer, read, near, is_data])
+
+
 @intrinsic
 def prefetch(typingctx: Any, array: Any, i: Any) -> Any:
     """Start to load the line of element `i`, which may lie beyond the array."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = Elements(context, builder, sig.args[0], args[0]).address(args[1])
-        pointer = builder.bitcast(address, ir.PointerType(ir.IntType(8)))
-        function = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-        read, near, is_data = (ir.Constant(_I32, x) for x in (0, 3, 1))
-        builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8"), [pointer, read, near, is_data])
+        _ask(builder, Elements(context, builder, sig.args[0], args[0]).address(args[1]))
         return context.get_dummy_value()
 
     return types.void(array, I8), generate
@@ -338,6 +341,21 @@ def vgather(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
         return _gather(builder, values, args[1], positions, args[3], _VECTOR)
 
     return V8(v, I8, indices, I8), generate
+
+
+@intrinsic
+def qask(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
+    """Start to load elements v0 + indices[p], ..., v0 + indices[p + 3], which may lie beyond the array `v`."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
+        first = values.address(args[1])
+        for m in range(4):
+            j = positions.read(builder.add(args[3], ir.Constant(I64, m)))
+            _ask(builder, builder.gep(first, [j]))
+        return context.get_dummy_value()
+
+    return types.void(v, I8, indices, I8), generate
 
 
 @intrinsic

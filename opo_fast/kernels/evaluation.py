@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Model, Team
-from ._groups import AHEAD, four_alike, group_sum, is_policy, share
+from ._groups import AHEAD, NEAR, four_alike, group_sum, is_policy, leads_far, share
 from ._jit import inlined, kernel
-from ._simd import fma, prefetch, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
+from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import meet
 
 __all__ = ["PLAN", "backward_sweep", "expectation", "mean"]
@@ -70,8 +70,8 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
 
 
 @inlined
-def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
-    """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
+def _sums_csr(model, h, lo, hi, v, init, begin, q, shift, far):
+    """`_expectation_csr`; with `far`, a number that the source gives, values are asked for ahead."""
     # Four partial sums per row: one would wait for each multiply-add to finish.
     data, indices, v0 = model.data, model.indices, model.layers[h + 1]
     start = model.block[h] - model.rows[model.layers[h]]
@@ -80,20 +80,37 @@ def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
         end = model.indptr[start + r + 1]
         prefetch(data, p + AHEAD)
         prefetch(indices, p + AHEAD)
+        near = min(NEAR, indices.size - end) if far else 0
         x = qset(init[r - begin])
         while p + 8 <= end:
+            if far:
+                qask(v, v0, indices, p + near)
+                qask(v, v0, indices, p + near + 4)
             x = qdot(data, indices, p, v, v0, x)
             x = qdot(data, indices, p + 4, v, v0, x)
             p += 8
         if p + 4 <= end:
+            if far:
+                qask(v, v0, indices, p + near)
             x = qdot(data, indices, p, v, v0, x)
             p += 4
         x0 = qfirst(x)
         while p < end:
+            if far:
+                prefetch(v, v0 + np.int64(indices[np.uint64(p + near)]))
             # An unsigned position skips the test for negative indices.
             x0 = fma(data[np.uint64(p)], v[np.uint64(v0) + indices[np.uint64(p)]], x0)
             p += 1
         q[r - shift] = qsum(x, x0)
+
+
+@inlined
+def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
+    """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
+    if leads_far(model, h, lo, hi):
+        _sums_csr(model, h, lo, hi, v, init, begin, q, shift, True)
+    else:
+        _sums_csr(model, h, lo, hi, v, init, begin, q, shift, False)
 
 
 @inlined

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Model, Pass, Team
-from ._groups import AHEAD, group_each, is_policy, share, worth_prefetching
+from ._groups import AHEAD, NEAR, group_each, is_policy, leads_far, share, worth_prefetching
 from ._jit import inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import meet
@@ -62,6 +62,7 @@ def spread_csr(model, h, lo, hi, w, shift, d, d0):
     first = model.rows[model.layers[h]]
     base = np.uint64(d0)
     start = model.block[h] - first
+    far = leads_far(model, h, lo, hi)
     ask = worth_prefetching(model.indptr, model.block[h], model.rows[model.layers[h + 1]] - first)
     for r in range(lo, hi):
         x = w[r + shift]
@@ -71,7 +72,10 @@ def spread_csr(model, h, lo, hi, w, shift, d, d0):
             if ask:
                 prefetch(model.data, p + np.uint64(AHEAD))
                 prefetch(model.indices, p + np.uint64(AHEAD))
+            near = min(NEAR, model.indices.size - np.int64(end))
             while p < end:
+                if far:
+                    prefetch(d, d0 + np.int64(model.indices[p + np.uint64(near)]))
                 j = base + model.indices[p]
                 d[j] = fma(model.data[p], x, d[j])
                 p += np.uint64(1)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Pass, Slices, Team
-from ._groups import AHEAD, is_policy
+from ._groups import AHEAD, MANY, NEAR, SCATTERED, is_policy
 from ._jit import inlined, kernel
-from ._simd import prefetch, vfma, vgather, vget, vload, vset
+from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
 from ._sync import meet
 from .forward import STATES, fill_weights, merge
 
@@ -74,15 +74,34 @@ def slice_fill(data, indptr, indices, blocks, at, starts, states, positions, wei
 
 
 @inlined
-def _gather(slices, slice0, n_next, w, w0, private, to):
-    """private[to + j] = the sum over the rows of a part, whose weights begin at w[w0], for its next states j."""
+def _slice_sums(slices, begin, end, w, w0, near):
+    """The sums of the eight next states of the slice whose entries are begin..end-1; weights of rows are asked for `near` entries ahead."""
+    x = vset(0.0)
+    for p in range(begin, end, 8):
+        prefetch(slices.weights, p + AHEAD)
+        prefetch(slices.positions, p + AHEAD)
+        if near > 0:
+            qask(w, w0, slices.positions, p + near)
+            qask(w, w0, slices.positions, p + near + 4)
+        x = vfma(vload(slices.weights, p), vgather(w, w0, slices.positions, p), x)
+    return x
+
+
+@inlined
+def _gather(slices, slice0, n_rows, n_next, w, w0, private, to):
+    """private[to + j] = the sum over the `n_rows` rows of a part, whose weights begin at w[w0], for its next states j."""
+    before = np.int64(0)
     for j in range(0, n_next, 8):
         i = slice0 + j // 8
-        x = vset(0.0)
-        for p in range(slices.starts[i], slices.starts[i + 1], 8):
-            prefetch(slices.weights, p + AHEAD)
-            prefetch(slices.positions, p + AHEAD)
-            x = vfma(vload(slices.weights, p), vgather(w, w0, slices.positions, p), x)
+        begin = slices.starts[i]
+        end = slices.starts[i + 1]
+        near = 0
+        if n_rows >= MANY and begin < end:
+            # The first lane has entries of its own to the end, and in a band those of neighbouring slices are near each other.
+            here = np.int64(slices.positions[(begin + end) // 16 * 8])
+            near = min(NEAR, slices.positions.size - end) if abs(here - before) >= SCATTERED else 0
+            before = here
+        x = _slice_sums(slices, begin, end, w, w0, near) if near > 0 else _slice_sums(slices, begin, end, w, w0, 0)
         for lane in range(min(8, n_next - j)):
             private[to + np.int64(slices.states[8 * i + lane])] = vget(x, lane)
 
@@ -103,7 +122,7 @@ def _visit_layer(slices, team, h, work, policy, tolerance, visits):
             if tolerance >= 0.0 and not is_policy(policy, rows, c0, c1, work.width, tolerance):
                 valid = False
             fill_weights(rows, c0, c1, work.width, policy, work.d, visits, visits, 0)
-        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), n_next, visits, rows[lo], work.private, p * n_next)
+        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), rows[hi] - rows[lo], n_next, visits, rows[lo], work.private, p * n_next)
     return valid
 
 

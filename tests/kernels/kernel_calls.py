@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
+import scipy.sparse as sp
 from strategies import random_model, random_policy
 
-from opo_fast.kernels import batch, chain, evaluation, forward, self_tuning, slices
+import opo_fast as of
+from opo_fast.kernels import _groups, batch, chain, evaluation, forward, self_tuning, slices
 from opo_fast.kernels._sync import GATE
 from opo_fast.model.layout import aligned
 
@@ -59,6 +61,26 @@ def own(array):
     copy = aligned(array.size)
     copy[:] = np.ravel(array)
     return copy
+
+
+def wide_model(monkeypatch, successors=13):
+    """A CSR model of 1 to `successors` random next states a row, of which there are more than the caches hold; and its transitions."""
+    n_states = _groups.MANY
+    if INTERPRETED:
+        n_states = 64
+        for module in (_groups, slices):
+            monkeypatch.setattr(module, "MANY", 1)
+            monkeypatch.setattr(module, "SCATTERED", 1)
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, successors + 1, 2 * n_states)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.repeat(np.arange(2 * n_states), counts)
+    # Each next state is in a part of its own: sorted, and no two are the same.
+    place = np.arange(starts[-1]) - starts[rows]
+    indices = place * n_states // counts[rows] + rng.integers(0, n_states // successors, starts[-1])
+    data = rng.random(starts[-1])
+    P = sp.csr_array((data / np.add.reduceat(data, starts[:-1])[rows], indices, starts), shape=(2 * n_states, n_states))
+    return of.LayeredMDP.stationary(P, rng.random((n_states, 2)), 3, start=np.full(n_states, 1 / n_states)), P
 
 
 def together(monkeypatch, kernel, before, after, n):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import twins
-from kernel_calls import INTERPRETED, MODELS, chunks_of, close, forward_scratch, model, name_of, parts_of, policies, together
+from kernel_calls import INTERPRETED, MODELS, chunks_of, close, forward_scratch, model, name_of, parts_of, policies, together, wide_model
 from twins import Rows
 
 import opo_fast as of
@@ -49,6 +49,21 @@ def test_evaluation(case, n, monkeypatch):
         assert not fault
         close(q, expected[0])
         close(v, expected[1])
+
+
+@teams
+def test_more_values_than_caches_hold(n, monkeypatch):
+    """They are asked for ahead there, if neighbouring states lead far apart."""
+    mdp, P = wide_model(monkeypatch)
+    policy, n_states = policies(mdp, 1)[0], P.shape[1]
+    for greedy in (0, 1):
+        q, v, fault = backward(monkeypatch, mdp, policy, n, STATES, greedy)
+        assert not fault
+        tail = slice(-4 * n_states, None)
+        q1, q2 = q[tail].reshape(2, -1)
+        close(np.concatenate([q1, q2]), mdp.row_losses[tail] + np.concatenate([P @ v[-n_states:], np.zeros(2 * n_states)]))
+        pairs = q[tail].reshape(-1, 2)
+        close(v[-2 * n_states :], pairs.min(axis=1) if greedy else (policy[tail].reshape(-1, 2) * pairs).sum(axis=1))
 
 
 @cases

@@ -15,6 +15,7 @@ from opo_fast.kernels._simd import (
     clamped,
     fma,
     prefetch,
+    qask,
     qdot,
     qfirst,
     qset,
@@ -351,6 +352,15 @@ def test_lines_of_a_matrix_and_positions_in_an_array():
     matrix, positions, out = np.random.default_rng(0).random((3, 10)), np.array([9, 0, 27, 5], np.uint32), np.empty(27)
     _lines_and_integers(matrix, matrix.reshape(-1), positions, out)
     assert out.tolist() == [*matrix[1, 1:9], *matrix[2, 1:9], *matrix[2, 1:9], *matrix.ravel()[[2, 29, 7]]]
+
+
+@numba.njit
+def _asked(v, indices, last):
+    qask(v, last, indices, indices.size - 4)
+
+
+def test_asking_for_what_lies_beyond_the_array_is_no_read():
+    _asked(np.ones(3), np.array([0, 1, 2, 1 << 30], np.uint32), 2)
 
 
 @numba.njit
