@@ -18,7 +18,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
 import os
 import sys
 import threading
@@ -289,7 +288,15 @@ class _Crew:
 
 
 _crew = _Crew()
-_entrance = functools.cache(_sync.entrance)
+_entrances: dict[Any, Any] = {}
+
+
+def _entrance(function: Any) -> Any:
+    """`function` as one that calls workers in, compiled once."""
+    call = _entrances.get(function)
+    if call is None:
+        call = _entrances[function] = _sync.entrance(function)
+    return call
 
 
 def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...], most: int, work: int = 1) -> bool:
@@ -313,7 +320,7 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     """
     if not COMPILED:
         return bool(function(*before, 0, 1, _crew.gate, *after))
-    call, crew = _entrance(function), _crew
+    call, crew = _entrances.get(function) or _entrance(function), _crew
     if most < 2 or _count == 1 or not _TOGETHER or not _shares():
         return bool(call(0, 1, crew.gate, *before, *after))
     work = max(1, work)

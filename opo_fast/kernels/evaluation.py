@@ -19,19 +19,26 @@ PLAN = 5
 """Number of entries for each layer in the plan of a sweep."""
 
 
-_IN_CACHE = 1 << 14
-"""Numbers of a dense model that a cache near the processor holds."""
+_IN_CACHE = 1 << 18
+"""Size of a dense model up to which nothing is prefetched: in smaller models prefetching costs up to a fifth of a sweep."""
 _SMALL_BLOCK = 1 << 13
 
 
 @inlined
-def _add_streams(data, o, v, lo, hi, q, shift, ahead):
-    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1; what lies `ahead` is asked for."""
+def _add_streams(data, o, v, lo, hi, q, shift):
+    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1."""
     x = tset(v)
     for i in range(lo, lo + (hi - lo) // 8 * 8, 8):
-        if ahead != 0:
-            for begin in o:
-                prefetch(data, begin + i + ahead)
+        vstore(q, i - shift, tdot(data, o, i, x, vload(q, i - shift)))
+
+
+@inlined
+def _add_streams_ahead(data, o, v, lo, hi, q, shift, ahead):
+    """The same, asking for what lies `ahead`. (A loop of its own: as a choice in the other one it costs that one registers.)"""
+    x = tset(v)
+    for i in range(lo, lo + (hi - lo) // 8 * 8, 8):
+        for begin in o:
+            prefetch(data, begin + i + ahead)
         vstore(q, i - shift, tdot(data, o, i, x, vload(q, i - shift)))
 
 
@@ -51,13 +58,18 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
     for eight in range(eights):
         # Of a block that layers share, the part that was read last is still in the cache: every other layer goes backwards.
         j = 8 * (eights - 1 - eight if h % 2 else eight)
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 8), tread(v, strided(v0, 1, 8), j), lo, hi, q, shift, ahead)
+        o = strided(start + j * n_rows, n_rows, 8)
+        x8 = tread(v, strided(v0, 1, 8), j)
+        if ahead == 0:
+            _add_streams(model.data, o, x8, lo, hi, q, shift)
+        else:
+            _add_streams_ahead(model.data, o, x8, lo, hi, q, shift, ahead)
     j = 8 * eights
     if j + 4 <= n_next:
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 4), tread(v, strided(v0, 1, 4), j), lo, hi, q, shift, ahead)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 4), tread(v, strided(v0, 1, 4), j), lo, hi, q, shift)
         j += 4
     while j < n_next:
-        _add_streams(model.data, strided(start + j * n_rows, n_rows, 1), tread(v, strided(v0, 1, 1), j), lo, hi, q, shift, ahead)
+        _add_streams(model.data, strided(start + j * n_rows, n_rows, 1), tread(v, strided(v0, 1, 1), j), lo, hi, q, shift)
         j += 1
     for i in range(lo + (hi - lo) // 8 * 8, hi):
         x = q[i - shift]
@@ -194,15 +206,6 @@ def mean(rows, lo, hi, width, policy, q, shift, v):
         s += 1
 
 
-@inlined
-def _place(plan, i, horizon):
-    """The plan's entries for layer i: its layer in the model, and the shifts of losses, rows, values and next values."""
-    if plan.size == 0:
-        return i, 0, 0, 0, 0 if i < horizon - 1 else -1
-    at = PLAN * i
-    return plan[at], plan[at + 1], plan[at + 2], plan[at + 3], plan[at + 4]
-
-
 @kernel
 def backward_sweep(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, plan, chunk, width, keep, greedy, losses, policy, tolerance, q, v
@@ -222,10 +225,17 @@ def backward_sweep(
     team = Team(me, n, gate)
     fault = 0
     horizon = plan.size // PLAN if plan.size > 0 else block.size
+    f, p, x, y, following = losses, policy, v, q, v
     for i in range(horizon - 1, -1, -1):
-        h, loss0, row0, state0, next0 = _place(plan, i, horizon)
-        f, p, x = losses[loss0:], policy[row0:], v[state0:]
-        y = q[row0 if keep else 0 :]
+        h = i
+        last = i == horizon - 1
+        if plan.size > 0:
+            at = PLAN * i
+            h = plan[at]
+            last = plan[at + 4] < 0
+            f, p, x = losses[plan[at + 1] :], policy[plan[at + 2] :], v[plan[at + 3] :]
+            y = q[plan[at + 2] if keep else 0 :]
+            following = v[max(0, plan[at + 4]) :]
         size = layers[h + 1] - layers[h]
         end = layers[h] + share(size, me + 1, n)
         for lo in range(layers[h] + share(size, me, n), end, chunk):
@@ -235,11 +245,11 @@ def backward_sweep(
             shift = 0
             if not keep:
                 shift = rows[lo] - me * (q.size // n) if kind == 1 else rows[layers[h]]
-            if next0 >= 0:
-                expectation(model, h, rows[lo], rows[hi], v[next0:], f, 0, y, shift)
-            else:
+            if last:
                 for r in range(rows[lo], rows[hi]):
                     y[r - shift] = f[r]
+            else:
+                expectation(model, h, rows[lo], rows[hi], following, f, 0, y, shift)
             if not greedy:
                 mean(rows, lo, hi, width, p, y, shift, x)
             elif keep:

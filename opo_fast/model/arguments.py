@@ -20,12 +20,18 @@ from .updatable import UpdatableMDP
 
 __all__ = [
     "UNCHECKED",
+    "EXACT",
+    "NUMBA",
     "Backend",
+    "as_it_is",
     "as_model",
     "as_policy",
     "check_backend",
     "check_policy",
+    "check_returns",
     "checked_policy",
+    "empty",
+    "filled",
     "is_stationary",
     "plain",
     "own_policy_rows",
@@ -38,6 +44,8 @@ __all__ = [
 Array = npt.NDArray[Any]
 Backend = Literal["numba", "numpy"]
 
+NUMBA: Literal["numba"] = "numba"
+EXACT = tolerance_of(FLOAT64)
 UNCHECKED = -1.0
 """The tolerance with which a kernel does not check the policy."""
 
@@ -55,6 +63,18 @@ def as_model(mdp: Any) -> LayeredMDP | UpdatableMDP:
     if not isinstance(mdp, LayeredMDP):
         raise OpoError(f"mdp is a {type(mdp).__name__}: an opo_fast.LayeredMDP is needed")
     return mdp
+
+
+def as_it_is(mdp: Any, policy: Any) -> tuple[LayeredMDP, Array] | None:
+    """Model and policy, one number per row, where nothing has to be done about them but to look at the probabilities; else None.
+
+    A short cut: in a small model, looking at each argument by itself takes as long as the kernel.
+    """
+    if type(mdp) is not LayeredMDP or type(policy) is not np.ndarray:
+        return None
+    t, flags = mdp.transitions, policy.flags
+    as_kernels_take_it = policy.dtype is FLOAT64 and flags.c_contiguous and flags.writeable
+    return (mdp, policy.reshape(-1)) if as_kernels_take_it and t.pairs is None and policy.shape == t.layout.shape else None
 
 
 def check_policy(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike) -> Array:
@@ -117,7 +137,7 @@ def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array, results
     It must not share memory with the inputs, nor with `results`, which are the arrays given as out[0], out[1] and so on.
     """
     if out is None:
-        return _new_array(shape)
+        return empty(shape)
     if type(out) is not np.ndarray or out.dtype != FLOAT64 or out.shape != shape:
         what = f"has dtype {out.dtype} and shape {out.shape}" if isinstance(out, np.ndarray) else f"is a {type(out).__name__}"
         raise OpoError(f"{name} {what}: a float64 array of shape {shape} is needed")
@@ -137,12 +157,32 @@ def values_to_fill(shape: tuple[int, ...], returns: str, out: Any, *inputs: Arra
     if returns != "all":
         return None, to_fill(out, "out", shape[:-1], *inputs)
     if out is None:
-        return _new_array(shape), _new_array(shape[:-1])
+        return empty(shape), empty(shape[:-1])
     q = to_fill(out[0], "out[0]", shape, *inputs)
     return q, to_fill(out[1], "out[1]", shape[:-1], *inputs, results=(q,))
 
 
-def _new_array(shape: tuple[int, ...]) -> Array:
+def check_returns(returns: str, out: Any, count: int = 2) -> None:
+    """Check `returns`, and that `out` has as many arrays as are returned."""
+    one_of(returns, "returns", ("all", "v", "start"))
+    if out is None:
+        return
+    if returns == "start":
+        raise OpoError("out is given, but returns is 'start': the value of the start state is a number; omit out")
+    if returns == "all" and not (isinstance(out, tuple) and len(out) == count):
+        raise OpoError(f"out is a {type(out).__name__}: a tuple of {count} arrays is needed")
+
+
+def filled(out: Array | None, name: str, result: Any, *inputs: Array, results: Sequence[Array | None] = ()) -> Array:
+    """`result`, or `out` filled with it."""
+    if out is None:
+        return np.asarray(result)
+    to_fill(out, name, result.shape, *inputs, results=results)[...] = result
+    return out
+
+
+def empty(shape: tuple[int, ...]) -> Array:
+    """A new array for a result."""
     count = math.prod(shape)
     return np.empty(shape) if count < 4096 else aligned(count).reshape(shape)
 

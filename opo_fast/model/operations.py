@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_number, as_real, one_of
+from .._support.checks import as_number, as_real
 from .._support.threads import run_together
 from ..errors import OpoError
 from ..kernels import weights as weight_kernels
@@ -18,13 +18,19 @@ from ..kernels.rollout import rollout as rollout_kernel
 from ..kernels.slices import visit_slices
 from . import batches, reference
 from .arguments import (
+    EXACT,
+    NUMBA,
     UNCHECKED,
     Backend,
+    as_it_is,
     as_model,
     as_policy,
     check_backend,
     check_policy,
+    check_returns,
     checked_policy,
+    empty,
+    filled,
     is_stationary,
     own_policy_rows,
     policy_rows,
@@ -62,6 +68,7 @@ Array = npt.NDArray[Any]
 Model = LayeredMDP | UpdatableMDP
 Models = Model | Sequence[Model]
 Returns = Literal["all", "v", "start"]
+ALL: Literal["all"] = "all"
 
 
 def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, backend: Backend = "numba") -> Array:
@@ -84,6 +91,14 @@ def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, b
     ndarray, shape (n_states, A) or (B, n_states, A)
         Sums to 1 in every layer. Weights below 1e-280 count as 0.
     """
+    if out is None and backend is NUMBA and (found := as_it_is(mdp, policy)) is not None:
+        plain_model, rows = found
+        t, full = plain_model.transitions, empty(plain_model.layout.shape)
+        with borrowed(t) as scratch:
+            fault = _occupancy(t, rows, full.reshape(-1), scratch, EXACT)
+        if fault:
+            check_policy(plain_model, policy)
+        return full
     check_backend(backend)
     array = as_real(policy, "policy")
     if batches.is_batch(mdp, array):
@@ -136,6 +151,13 @@ def evaluate(
     Evaluation, or ndarray
         ``q`` (n_states, A), 0 at masked pairs, and ``v`` (n_states,); ``v[0]`` is V(s_1). For batches, with a leading axis B.
     """
+    if out is None and returns is ALL and backend is NUMBA and (found := as_it_is(mdp, policy)) is not None:
+        plain_model, rows = found
+        shape = plain_model.layout.shape
+        values = Evaluation(empty(shape), empty(shape[:1]))
+        if _backward(plain_model, rows, EXACT, *values, ALL, greedy=0):
+            check_policy(plain_model, policy)
+        return values
     check_backend(backend)
     check_returns(returns, out)
     array = as_real(policy, "policy")
@@ -153,7 +175,7 @@ def evaluate(
         else:
             rows, tolerance = policy_rows(model, array, scratch.rows)
         q, v = _values(t, returns, out, rows)
-        if _backward(model, rows, tolerance, scratch, q, v, returns, greedy=0):
+        if _backward(model, rows, tolerance, q, v, returns, greedy=0, work=scratch.w):
             check_policy(model, array)
     return v if returns == "v" else _start(t, v) if q is None else Evaluation(q, v)
 
@@ -178,6 +200,11 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
         ``q`` (n_states, A), 0 at masked pairs; ``v`` (n_states,); ``policy`` (n_states, A), deterministic. For a sequence of B
         models, with a leading axis B.
     """
+    if out is None and returns is ALL and backend is NUMBA and type(mdp) is LayeredMDP and mdp.transitions.pairs is None:
+        shape = mdp.layout.shape
+        solution = Solution(empty(shape), empty(shape[:1]), empty(shape))
+        _backward(mdp, solution.policy.reshape(-1), UNCHECKED, solution.q, solution.v, ALL, greedy=1)
+        return solution
     check_backend(backend)
     check_returns(returns, out, 3)
     if batches.is_batch(mdp, None):
@@ -190,32 +217,13 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
     with borrowed(t) as scratch:
         q, v = _values(t, returns, out)
         if q is None:
-            _backward(model, scratch.w, UNCHECKED, scratch, q, v, returns, greedy=1)
+            _backward(model, scratch.w, UNCHECKED, q, v, returns, greedy=1, work=scratch.w)
             return v if returns == "v" else _start(t, v)
         policy = to_fill(None if out is None else out[2], "out[2]", t.layout.shape, results=(q, v))
-        _backward(model, policy.reshape(-1)[: t.n_rows], UNCHECKED, scratch, q, v, returns, greedy=1)
+        _backward(model, policy.reshape(-1)[: t.n_rows], UNCHECKED, q, v, returns, greedy=1)
     if t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, policy.reshape(-1))
     return Solution(q, v, policy)
-
-
-def check_returns(returns: str, out: Any, count: int = 2) -> None:
-    """Check `returns`, and that `out` has as many arrays as are returned."""
-    one_of(returns, "returns", ("all", "v", "start"))
-    if out is None:
-        return
-    if returns == "start":
-        raise OpoError("out is given, but returns is 'start': the value of the start state is a number, so leave out out")
-    if returns == "all" and not (isinstance(out, tuple) and len(out) == count):
-        raise OpoError(f"out is a {type(out).__name__}: a tuple of {count} arrays is needed")
-
-
-def filled(out: Array | None, name: str, result: Any, *inputs: Array, results: Sequence[Array | None] = ()) -> Array:
-    """`result`, or `out` filled with it."""
-    if out is None:
-        return np.asarray(result)
-    to_fill(out, name, result.shape, *inputs, results=results)[...] = result
-    return out
 
 
 def _chosen(found: Any, returns: str, out: Any, *inputs: Array) -> Any:
@@ -242,17 +250,20 @@ def _start(t: Transitions, v: Array) -> Any:
 
 
 def _backward(
-    mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: Array | None, v: Array, returns: str, *, greedy: int
+    mdp: Model, policy: Array, tolerance: float, q: Array | None, v: Array, returns: str, *, greedy: int, work: Array | None = None
 ) -> bool:
-    """Fill Q (n_states, A), unless it is None, and V; whether `policy`, one number per row (allowed pair), seems to be invalid.
+    """Fill Q (n_states, A), or `work` if Q is None, and V; whether `policy`, one number per row (allowed pair), seems to be invalid.
 
     With `greedy`, `policy` is filled instead.
     """
-    t, d, plan = mdp.transitions, mdp.transitions.distinct, NO_PLAN
+    t = mdp.transitions
+    d, plan = t.distinct, NO_PLAN
     if d is not None:
         own_policy = q is None and policy.size == d.rows[-1]
         plan = d.plan(own_losses=mdp.keeps_losses_once, own_policy=own_policy, start_alone=returns == "start")
-    rows = scratch.w if q is None else q.reshape(-1)[: t.n_rows]
+    rows = work if q is None else q.reshape(-1)
+    if rows is not None and t.pairs is not None:
+        rows = rows[: t.n_rows]
     after = (plan, chunk_of(t), t.width, int(q is not None), greedy, mdp.own_row_losses, policy, tolerance, rows, v)
     fault = run_together(backward_sweep, t.own_arguments, after, t.threads, t.n_transitions)
     if q is not None and t.pairs is not None:
@@ -294,7 +305,8 @@ def bonus(visits: npt.ArrayLike, beta: float, *, out: Array | None = None, backe
     """
     check_backend(backend)
     n = np.asarray(as_real(visits, "visits"), dtype=np.float64, order="C")
-    if not (np.isfinite(n).all() and (n >= 0).all()):
+    # Not a number is neither.
+    if n.size and not (n.min() >= 0.0 and n.max() < np.inf):
         bad = np.flatnonzero(~(np.isfinite(n.ravel()) & (n.ravel() >= 0)))
         place = f"[{', '.join(str(i) for i in np.unravel_index(bad[0], n.shape))}]" if n.ndim else ""
         raise OpoError(f"visits{place} is {float(n.ravel()[bad[0]])!r}: a finite number of at least 0 is needed")

@@ -10,7 +10,7 @@ from kernel_calls import INTERPRETED, MODELS, chunks_of, close, forward_scratch,
 from twins import Rows
 
 import opo_fast as of
-from opo_fast.kernels import _groups
+from opo_fast.kernels import _groups, evaluation
 from opo_fast.kernels._sync import GATE
 from opo_fast.kernels.chain import chain_steps
 from opo_fast.kernels.evaluation import backward_sweep
@@ -258,7 +258,12 @@ def test_a_chain_goes_on_at_the_first_line_of_its_store(case, n, count_actions, 
 
 def test_small_blocks_of_a_model_beyond_the_cache(monkeypatch):
     """The block of the previous layer is prefetched while a layer is processed."""
-    mdp = model(("dense", 2, False, np.float64), sizes=[1, *[60] * 4])
+    layers = 1 + evaluation._IN_CACHE // (2 * 60 * 60) + 1
+    if INTERPRETED:
+        layers = 4
+        monkeypatch.setattr(evaluation, "_IN_CACHE", 1 << 14)
+    mdp = model(("dense", 2, False, np.float64), sizes=[1, *[60] * layers])
+    assert mdp.transitions.data.size > evaluation._IN_CACHE
     policy = policies(mdp, 1)[0]
     q, v, _ = backward(monkeypatch, mdp, policy, 1, mdp.layout.n_states, 0)
     expected = twins.evaluate(Rows(mdp), mdp.row_losses, policy)
