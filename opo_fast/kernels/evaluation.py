@@ -26,7 +26,7 @@ _SMALL_BLOCK = 1 << 13
 
 @inlined
 def _add_streams(data, o, v, lo, hi, q, shift, ahead):
-    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1; what lies `ahead` is asked for."""
+    """q[i - shift] += sum_m data[o[m] + i] v[m] for the whole vectors of rows lo..hi-1; prefetches `ahead` entries on."""
     x = tset(v)
     for i in range(lo, lo + (hi - lo) // 8 * 8, 8):
         if ahead != 0:
@@ -71,7 +71,7 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
 
 @inlined
 def _sums_csr(model, h, lo, hi, v, init, begin, q, shift, far):
-    """`_expectation_csr`; with `far`, a number that the source gives, values are asked for ahead."""
+    """`_expectation_csr`; with `far`, a constant in the source, next values are prefetched."""
     # Four partial sums per row: one would wait for each multiply-add to finish.
     data, indices, v0 = model.data, model.indices, model.layers[h + 1]
     start = model.block[h] - model.rows[model.layers[h]]
