@@ -161,14 +161,14 @@ class Chain:
             entry.counted += count
 
     def _most_steps(self, history: History, n: int) -> int:
-        """Steps that can be run at once: as many as the store has lines for. It grows within the budget, else past policies are dropped."""
+        """Number of steps for which the store has lines; it grows within the budget, or else past policies are dropped."""
         if not self.policies.free(self.steps):
             many = self.surprised or len(history.dynamics(self.steps, n)) > LANES
             budget = self.engine.store_bytes if many else min(SMALL_STORE, self.engine.store_bytes)
             if not self.policies.grow(self.steps, n - self.steps, budget):
                 self._drop_policies(history, n)
                 if len(self.visits) == 1 and self.hedge is None:
-                    # No other sum waits for the policies of the steps under these fits: the kernel drops them as it goes.
+                    # No other sum needs the policies of the steps under these fits, so the kernel may overwrite them.
                     return max(self.policies.free(self.steps), AT_ONCE // max(1, self.engine.packed_size * self.lanes))
         return self.policies.free(self.steps)
 

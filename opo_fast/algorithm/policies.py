@@ -75,7 +75,7 @@ class PolicyStore:
         self.first = step
 
     def note_steps(self, step: int, count: int) -> None:
-        """A kernel wrote the policies of the `count` steps from `step` on, going on at line 0 whenever it came to the last line."""
+        """Note that a kernel wrote the policies of `count` steps from `step` on, and went back to line 0 whenever the store was full."""
         last = len(self.lines) - 1
         line = self.line(step) + count
         if line > last:

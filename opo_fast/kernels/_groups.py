@@ -35,13 +35,13 @@ __all__ = [
 ]  # fmt: skip
 
 AHEAD = 256
-"""How many transitions before their use memory is asked for them."""
+"""Transitions are prefetched so many entries ahead of their use."""
 NEAR = 64
-"""How many transitions before their use memory is asked for the numbers that they multiply: what a far cache takes for eight rows."""
+"""The values that transitions multiply are prefetched so many entries ahead: what a distant cache takes for eight rows."""
 MANY = 1 << 18
-"""Numbers from which a second-level cache does not hold them, nor a third-level one beside the transitions that pass through it."""
+"""So many numbers do not fit into a second-level cache, nor into a third-level one through which the transitions pass."""
 SCATTERED = 1 << 13
-"""Neighbours lead so far apart that what one has read is of no use to the other."""
+"""If neighbouring rows lead to states so far apart, they share no cache lines."""
 _FROM_MEMORY = 1 << 20
 """Transitions of a block from which they come from memory, not from a cache."""
 
@@ -54,13 +54,13 @@ def worth_prefetching(indptr, start, n_rows):
 
 @inlined
 def leads_far(model, h, lo, hi):
-    """Whether rows lo..hi-1 of a CSR layer lead to places of the next one so many and so scattered that no cache holds them."""
+    """Whether rows lo..hi-1 of a CSR layer lead to so many and so scattered next states that no cache holds their numbers."""
     layers, indptr, indices = model.layers, model.indptr, model.indices
     far = 0
     if layers[h + 2] - layers[h + 1] >= MANY:
         first, end = model.rows[layers[h]], model.rows[layers[h + 1]]
         start = model.block[h] - first
-        # The same action in the next state: in a band it leads to a place near by.
+        # Compare with the same action in the next state, which leads to a close state if the matrix is banded.
         step = (end - first) // (layers[h + 1] - layers[h])
         for r in range(lo, min(lo + 8, hi - step)):
             here = np.int64(indices[(indptr[start + r] + indptr[start + r + 1]) // 2])

@@ -228,7 +228,7 @@ def _pick(comparison: str) -> Callable[..., Any]:
 def vector(typingctx: Any, array: Any) -> Any:
     """Refuse, while a kernel is compiled, an array that is not a writable contiguous vector of float64."""
     if array != types.Array(F8, 1, "C"):
-        raise errors.TypingError(f"opo_fast.kernels: a writable contiguous vector of float64 is needed in the place of {array}")
+        raise errors.TypingError(f"opo_fast.kernels: an argument is {array}: pass a writable contiguous vector of float64")
     return types.void(array), lambda context, builder, sig, args: context.get_dummy_value()
 
 
@@ -345,7 +345,7 @@ def vgather(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
 
 @intrinsic
 def qask(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
-    """Start to load elements v0 + indices[p], ..., v0 + indices[p + 3], which may lie beyond the array `v`."""
+    """Prefetch elements v0 + indices[p], ..., v0 + indices[p + 3] of `v`, which may lie beyond the array."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))

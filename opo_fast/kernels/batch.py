@@ -65,8 +65,8 @@ def _dots(model, h, own, lo, hi, d, d0):
 @inlined
 def _block_sums(data, o, first, end, own):
     """Add rows first..end-1 to the partial sums of four next states under 32 policies."""
-    # One of the eight partial sums, whose rows are every eighth, for four next states times one vector of policies. (Times four
-    # vectors, the sums would not fit sixteen registers and be stored and loaded again for each row.)
+    # One of the eight partial sums, over every eighth row, for four next states times one vector of policies. With four vectors, the
+    # sums would not fit into sixteen registers, and would be stored and loaded for each row.
     for part in range(8):
         for g in range(0, 32, 8):
             p = strided(own.sums0 + 128 * part + g, 32, 4)

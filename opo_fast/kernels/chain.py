@@ -167,13 +167,13 @@ def chain_steps(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, chunk, width, greedy, count_actions, losses,
     visits, store, sum_q, v, d, w, private, half_loss, half_dynamics, weight, eta, scratch,
 ):  # fmt: skip
-    """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on: what thread `me` of `n` does.
+    """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on: the work of thread `me` of `n`.
 
-    `visits` counts all policies before `store[k]` when it comes in, and all before the last step's when it goes out.
-    Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. A step that comes to the
-    last line goes on at line 0, to which that line is copied: earlier policies are forgotten. Layers are backed up `chunk`
-    states at a time (a multiple of 8, or all); `width` is the number of actions where whole states fill a vector, else 0;
-    `scratch` has two lines per thread for the rows of a chunk.
+    On entry, `visits` counts all policies before `store[k]`; on return, all before the policy of the last step. Without `greedy`, a
+    step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. A step at the last line copies that line to line 0
+    and continues there, which drops the earlier policies. Layers are backed up `chunk` states at a time (a multiple of 8, or all);
+    `width` is the number of actions if the rows of whole states fill a vector, else 0; `scratch` has two lines per thread for the rows
+    of a chunk.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)

@@ -34,7 +34,7 @@ def _add_streams(data, o, v, lo, hi, q, shift):
 
 @inlined
 def _add_streams_ahead(data, o, v, lo, hi, q, shift, ahead):
-    """The same, asking for what lies `ahead`. (A loop of its own: as a choice in the other one it costs that one registers.)"""
+    """The same, and prefetches `ahead` entries on. (Choosing inside one loop would cost `_add_streams` registers.)"""
     x = tset(v)
     for i in range(lo, lo + (hi - lo) // 8 * 8, 8):
         for begin in o:
@@ -83,7 +83,7 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
 
 @inlined
 def _sums_csr(model, h, lo, hi, v, init, begin, q, shift, far):
-    """`_expectation_csr`; with `far`, a number that the source gives, values are asked for ahead."""
+    """`_expectation_csr`; with `far`, a constant in the source, next values are prefetched."""
     # Four partial sums per row: one would wait for each multiply-add to finish.
     data, indices, v0 = model.data, model.indices, model.layers[h + 1]
     start = model.block[h] - model.rows[model.layers[h]]

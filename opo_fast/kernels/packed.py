@@ -118,7 +118,7 @@ def _backup(pack, greedy, losses, visits, rule, step):
             if greedy:
                 vstore(step.v, 8 * s, least)
                 _deterministic(rows[s], rows[s + 1], step.v, s, step.following)
-                # Raised to 0 only now: unexplored actions would all be alike.
+                # Raised to 0 only after the minimum is taken: otherwise all unexplored actions would tie.
                 vstore(step.v, 8 * s, vmax(vset(0.0), least))
             else:
                 vstore(step.v, 8 * s, value)

@@ -75,7 +75,7 @@ def slice_fill(data, indptr, indices, blocks, at, starts, states, positions, wei
 
 @inlined
 def _slice_sums(slices, begin, end, w, w0, near):
-    """The sums of the eight next states of the slice whose entries are begin..end-1; weights of rows are asked for `near` entries ahead."""
+    """The sums of the eight next states of the slice with entries begin..end-1; prefetches weights of rows `near` entries ahead."""
     x = vset(0.0)
     for p in range(begin, end, 8):
         prefetch(slices.weights, p + AHEAD)
@@ -97,7 +97,7 @@ def _gather(slices, slice0, n_rows, n_next, w, w0, private, to):
         end = slices.starts[i + 1]
         near = 0
         if n_rows >= MANY and begin < end:
-            # The first lane has entries of its own to the end, and in a band those of neighbouring slices are near each other.
+            # The first lane is not padded, so it is representative; in a banded matrix, neighbouring slices read close rows.
             here = np.int64(slices.positions[(begin + end) // 16 * 8])
             near = min(NEAR, slices.positions.size - end) if abs(here - before) >= SCATTERED else 0
             before = here
