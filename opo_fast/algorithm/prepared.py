@@ -7,16 +7,16 @@ that begin at new contexts under one history: a `SharedHistory` keeps what their
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..kernels.ahead import packed_ahead, packed_self_tuning_ahead
 from ..kernels.packed import packed_visits
 from ..kernels.packed_self_tuning import packed_self_tuning_steps
-from ..kernels.weights import count_saturated
 from .chain import Chain
 from .forms import NO_ROWS, PackedChain
 from .history import History
@@ -49,53 +49,89 @@ class PreparedSteps:
         kernel, arguments = chain.call(fits, bonus, counts, 1, self.keep)
         self.kernel, self.arguments = kernel, list(arguments)
         self.lines, self.model = chain.policies.lines, chain.model(fits.dynamics)
-        self.halves = bonus.beta_loss / 2, bonus.beta_dynamics / 2
+        # What steps change; stored policies are written beyond the current one alone.
+        hedge = [] if chain.hedge is None else [chain.hedge.gap, chain.hedge.total]
+        visits, line = [] if counts is None else [counts], [] if self.keep else [self.lines[0]]
+        self._changing: list[Array] = [chain.sum_q, chain.v, *hedge, *visits, *line]
+        self._before: list[Array] = []
+
+    @property
+    def room(self) -> int:
+        """How many steps the arguments hold for; 0: `Chain.advance` is needed."""
+        chain, store, starts = self.chain, self.chain.policies, self.history.starts
+        steps, entry = chain.steps, self.entry
+        end = min(starts[self.run + 1] if self.run + 1 < len(starts) else sys.maxsize, self.end)
+        line = steps - store.first
+        if not self.begin <= steps < end or store.lines is not self.lines:
+            return 0
+        # The policy of the last step is the only one that the visits miss, and it is of these fits.
+        if entry is not None and (chain.last is not entry.counts or entry.counted != steps - 1 or steps <= self.begin or line < 1):
+            return 0
+        if self.keep:
+            return min(end - steps, len(store.lines) - (line + 1))
+        return 0 if line else end - steps
 
     def advance(self, n: int) -> bool:
         """Bring the chain to `n` steps, or leave it as it is and return False: `Chain.advance` is needed then."""
-        chain, store, starts = self.chain, self.chain.policies, self.history.starts
-        steps = chain.steps
-        end = starts[self.run + 1] if self.run + 1 < len(starts) else math.inf
-        if not self.begin <= steps < n <= min(end, self.end):
+        chain, count = self.chain, n - self.chain.steps
+        if not 0 < count <= self.room:
             return False
-        line = steps - store.first
-        if self.keep:
-            if store.lines is not self.lines or len(store.lines) - (line + 1) < n - steps:
-                return False
-        elif line != 0:
-            return False
-        if self.entry is not None and not self._counted(steps, line):
-            return False
-        self.arguments[3], self.arguments[4] = n - steps, line
+        line = chain.steps - chain.policies.first
+        if self.entry is not None:
+            engine = chain.engine
+            layout = engine.packed_block, engine.layout.offsets, engine.rows
+            packed_visits(*layout, self.model, self.lines, line - 1, 1, chain.d, chain.w, self.entry.counts)
+        self.arguments[3], self.arguments[4] = count, line
         self.kernel(*self.arguments)
-        done = (n - steps) * len(chain.contexts)
+        self._came_to(n)
+        return True
+
+    def _came_to(self, n: int) -> None:
+        chain = self.chain
+        done = (n - chain.steps) * len(chain.contexts)
         chain.steps = n
         chain.planned += done
         chain.engine.planned += done
         if not self.keep:
-            store.first = n
+            chain.policies.first = n
         if self.entry is not None:
             self.entry.counted = n - 1
-        return True
 
-    def _counted(self, steps: int, line: int) -> bool:
-        """Add the policy of the last step to the visits; whether it is the only one that is missing, and of these fits."""
-        assert self.entry is not None
+    def ahead(self, at: Array, lanes: Array) -> tuple[Array, Array, Array]:
+        """What the contexts of `lanes` have after `at` more steps each, for which there is `room`; `settle` or `undo` has to follow.
+
+        Parameters
+        ----------
+        at, lanes : ndarray of int64, shape (m,)
+            `at` ascends.
+
+        Returns
+        -------
+        policies : ndarray, shape (m, n_rows)
+        gaps : ndarray, shape (m, n_states)
+            AdaHedge's Delta, where the rule has it.
+        saturated : ndarray, shape (m,)
+            Share of the rows whose bonus was at its cap in the step before, for at > 0.
+        """
         chain, engine = self.chain, self.chain.engine
-        if self.chain.last is not self.entry.counts or self.entry.counted != steps - 1 or steps <= self.begin or line < 1:
-            return False
-        layout = engine.packed_block, engine.layout.offsets, engine.rows
-        packed_visits(*layout, self.model, self.lines, line - 1, 1, chain.d, chain.w, self.entry.counts)
-        return True
+        self._before = [array.copy() for array in self._changing]
+        self.arguments[4] = chain.steps - chain.policies.first
+        policies, gaps = np.empty((at.size, engine.n_rows)), np.empty((at.size, engine.layout.n_states))
+        saturated = np.full(at.size, float(engine.n_rows))
+        if chain.hedge is None:
+            packed_ahead(tuple(self.arguments), at, lanes, policies, saturated)
+        else:
+            packed_self_tuning_ahead(tuple(self.arguments), at, lanes, policies, gaps, saturated)
+        return policies, gaps, saturated / engine.n_rows
 
-    def saturation(self, lane: int) -> float:
-        """What `Chain.saturation` gives after `advance`."""
-        chain = self.chain
-        if chain.last is None:
-            return 1.0
-        engine = chain.engine
-        count = count_saturated(chain.last, lane, chain.lanes, engine.layout.offsets, engine.rows, *self.halves)
-        return count / engine.n_rows  # type: ignore[no-any-return]
+    def settle(self, count: int) -> None:
+        """Keep the `count` steps that `ahead` has done."""
+        self._came_to(self.chain.steps + count)
+
+    def undo(self) -> None:
+        """Stand before the steps that `ahead` has done."""
+        for array, before in zip(self._changing, self._before, strict=True):
+            array[...] = before
 
 
 def prepared_steps(chain: Chain, history: History) -> PreparedSteps | None:

@@ -1,6 +1,6 @@
-"""What is known at contexts, context by context, in arrays: the candidates of two finite classes, the true model and its values.
+"""What is known at contexts, context by context, in arrays: the candidates of two finite classes, and the values of the true model.
 
-The runs of several seeds look up what they need of one episode each in one indexing.
+What several episodes need is looked up in one indexing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..kernels.models import TABLE
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, uniform_policy
 from ..model.operations import evaluate, solve
@@ -21,8 +20,8 @@ __all__ = ["ContextTables"]
 
 Array = npt.NDArray[Any]
 
-ROOM = 1 << 26
-"""Bytes of what is kept."""
+ROOM = 1 << 23
+"""Bytes of what is kept for each run."""
 FIRST = 64
 
 
@@ -31,9 +30,10 @@ class ContextTables:
 
     Parameters
     ----------
-    cmdp : ContextualMDP
     loss_oracle, dynamics_oracle
         Finite oracles; what their candidates say is asked of these.
+    runs : int
+        Number of runs that the tables are for.
     least : int
         Contexts that must have room at once.
 
@@ -45,22 +45,19 @@ class ContextTables:
         Transitions of the candidates: layer by layer, (row, next state).
     best, uniform : ndarray, shape (k,)
         The values of the optimum and of the uniform policy.
-    models : ndarray of int64, shape (k, TABLE)
-        Where the true models are in memory (see `kernels.models`).
     """
 
-    def __init__(self, cmdp: Any, loss_oracle: Any, dynamics_oracle: Any, least: int) -> None:
-        self.cmdp, self.layout = cmdp, loss_oracle.layout
+    def __init__(self, loss_oracle: Any, dynamics_oracle: Any, runs: int, least: int) -> None:
+        self.layout = loss_oracle.layout
         self.loss_oracle, self.dynamics_oracle = loss_oracle, dynamics_oracle
         layout: Layout = self.layout
         self.n_rows = layout.n_states * layout.n_actions
         self.size = int(layout.dense_block[-1])
         self._shapes = (self.n_rows, loss_oracle.scores.size), (self.size, dynamics_oracle.scores.size)
-        line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + TABLE + 2)
-        self.most = ROOM // line
+        line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + 2)
+        self.most = runs * ROOM // line
         self.fits_in = self.most >= least
         self.lines: dict[Hashable, int] = {}
-        self.mdps: list[LayeredMDP | None] = []
         self._unused: list[int] = []
         self._allocate(min(FIRST, self.most))
 
@@ -71,32 +68,32 @@ class ContextTables:
             "dynamics": (k, *self._shapes[1]),
             "best": (k,),
             "uniform": (k,),
-            "models": (k, TABLE),
         }
         for name, shape in shapes.items():
-            grown = np.empty(shape, np.int64 if name == "models" else np.float64)
+            grown = np.empty(shape)
             if old:
                 grown[:old] = getattr(self, name)
             setattr(self, name, grown)
-        self.mdps += [None] * (k - old)
         self._unused += range(old, k)
 
     losses: Array
     dynamics: Array
     best: Array
     uniform: Array
-    models: Array
 
-    def find(self, contexts: Sequence[Any], keys: Sequence[Hashable], needed: set[Hashable]) -> bool:
-        """Take in contexts, and keep those that are `needed`; False where one of them is out of the ordinary."""
-        new = {key: context for key, context in zip(keys, contexts, strict=True) if key not in self.lines}
+    def find(self, contexts: Sequence[Any], keys: Sequence[Hashable], mdps: Sequence[LayeredMDP], needed: set[Hashable]) -> bool:
+        """Take in contexts and their true models, and keep those that are `needed`; False where one of them is out of the ordinary."""
+        new = {key: (context, mdp) for key, context, mdp in zip(keys, contexts, mdps, strict=True) if key not in self.lines}
         if not new:
             return True
         self._make_room(len(new), needed.union(keys))
-        lines = [self._fill(key, context) for key, context in new.items()]
+        lines = [self._fill(key, context) for key, (context, _) in new.items()]
         if min(lines) < 0:
             return False
-        self._add_values(lines)
+        # The values of the optimum and of the uniform policy, once for each context.
+        models = [mdp for _, mdp in new.values()]
+        self.best[lines] = solve(models, returns="start")
+        self.uniform[lines] = evaluate(models, uniform_policy(self.layout, None), returns="start")
         return True
 
     def _make_room(self, count: int, needed: set[Hashable]) -> None:
@@ -110,19 +107,14 @@ class ContextTables:
         """Take in a context; -1 where something is wrong with it, or special."""
         line = self._unused[-1]
         try:
-            mdp = self.cmdp.mdp(context)
             stack = self.loss_oracle.candidates_at(context)
             dense = self._fill_dynamics(self.dynamics[line], context)
         except Exception:
             # The episode that plays this context says what is wrong with it.
             return -1
-        if type(mdp) is not LayeredMDP or mdp.layout != self.layout or mdp.action_mask is not None or not dense:
-            return -1
-        if mdp.transitions.dtype != np.float64:
+        if not dense:
             return -1
         self.losses[line] = stack.reshape(len(stack), -1).T
-        self.models[line] = mdp.transitions.places + mdp.loss_place
-        self.mdps[line] = mdp
         self.lines[key] = self._unused.pop()
         return line
 
@@ -142,9 +134,3 @@ class ContextTables:
                     return False
                 columns[block[h] : block[h + 1], i] = array.reshape(-1)
         return True
-
-    def _add_values(self, lines: list[int]) -> None:
-        """The values of the optimum and of the uniform policy, once for each context."""
-        mdps = [mdp for line in lines if (mdp := self.mdps[line]) is not None]
-        self.best[lines] = solve(mdps, returns="start")
-        self.uniform[lines] = evaluate(mdps, uniform_policy(self.layout, None), returns="start")
