@@ -8,15 +8,14 @@ that begin at new contexts under one history: a `SharedHistory` keeps what their
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..kernels.ahead import packed_ahead, packed_self_tuning_ahead
+from ..kernels.ahead import packed_ahead, packed_fit_runs, packed_self_tuning_ahead
 from ..kernels.packed import packed_visits
-from ..kernels.packed_self_tuning import packed_self_tuning_steps
+from ..model.layout import aligned
 from .chain import Chain
 from .forms import NO_ROWS, PackedChain
 from .history import History
@@ -148,17 +147,16 @@ def prepared_steps(chain: Chain, history: History) -> PreparedSteps | None:
     return PreparedSteps(chain, history, run) if needed or chain.last is None else None
 
 
-class _FitRun(NamedTuple):
-    """Steps under the same fits."""
+class _FitRuns(NamedTuple):
+    """Runs of steps under the same fits, as `packed_fit_runs` takes them."""
 
-    start: int
-    loss: Any
-    fit: Any
-    version: Hashable
+    ends: Array
+    """The first step after each; there is none after the last."""
+    fits: Array
     members: Array
-    """Indices of the plausible losses."""
-    listed: tuple[Any, ...]
-    """The plausible dynamics."""
+    listed: Array
+    used: frozenset[Any]
+    """All dynamics that steps look at."""
 
 
 class SharedHistory:
@@ -173,49 +171,48 @@ class SharedHistory:
 
     def __init__(self, source: Any, history: History) -> None:
         self.source, self.history = source, history
-        self.fit_runs: list[_FitRun] = []
+        self._known: _FitRuns | None = None
 
     def advance(self, chain: Chain, history: History, n: int) -> None:
         """`Chain.advance`."""
-        bonus = chain.engine.rule.bonus(n - 1) if n > 0 else None
         whole = chain.whole if isinstance(chain, PackedChain) else None
-        fresh = chain.steps == 0 and bonus is not None and not (bonus.needed or chain.surprised or chain.kept)
+        fresh = n > 0 and chain.steps == 0 and not (chain.surprised or chain.kept)
         if whole is None or not fresh or history is not self.history or not self._run_all(chain, whole, n):
             chain.advance(history, n)
 
     def _run_all(self, chain: Any, whole: WholeClasses, n: int) -> bool:
         """Run the first `n` steps, or leave the chain as it is and return False."""
-        fit_runs, starts, rule = self._fit_runs(), self.history.starts, chain.engine.rule
-        # Bonuses are needed from some number of steps on, and asked for as powers of two pass.
-        if any(rule.bonus(1 << power).needed for power in range(n.bit_length())) or rule.bonus(0).needed:
-            return False
-        if not all(whole.has(fit) for fit_run in fit_runs if fit_run.start < n for fit in (fit_run.fit, *fit_run.listed)):
-            return False
         engine, hedge = chain.engine, chain.hedge
-        layout = engine.packed_block, engine.layout.offsets, engine.rows
-        bonus = rule.bonus(n - 1)
-        betas = bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight
-        work = chain.sum_q, chain.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess, NO_ROWS, chain.d, chain.w
-        order, lower, version = np.empty(0, np.int64), NO_ROWS, object()
-        for r, fit_run in enumerate(fit_runs):
-            if fit_run.start >= n:
-                break
-            end = min(n, starts[r + 1]) if r + 1 < len(starts) else n
-            if fit_run.version != version:
-                lower, version = whole.least(fit_run.members), fit_run.version
-            packed_self_tuning_steps(
-                *layout, end - fit_run.start, 0, 0, 0, whole.dynamics[fit_run.fit], whole.losses[fit_run.loss], NO_ROWS, *betas,
-                lower, whole.table(fit_run.listed), chain.sets.no_rows, order, chain.policies.lines, *work,
-            )  # fmt: skip
+        bonus = engine.rule.bonus(0)
+        while bonus.end < n and not bonus.needed:
+            bonus = engine.rule.bonus(bonus.end)
+        runs = self._fit_runs(len(whole.losses), len(whole.dynamics))
+        # Dynamics of later steps than these are few, and mostly the same.
+        if bonus.needed or not (whole.sound or all(map(whole.has, runs.used))):
+            return False
+        packed_fit_runs(
+            engine.packed_block, engine.layout.offsets, engine.rows, n, *runs[:4], whole.losses, whole.dynamics, whole.base,
+            bonus.beta_loss / 2, bonus.beta_dynamics / 2, engine.rule.weight, aligned(chain.width),
+            np.empty((len(whole.dynamics), 2), np.int64), np.empty(0, np.int64), chain.policies.lines, chain.sum_q, chain.v, hedge.gap,
+            hedge.total, hedge.log_actions, hedge.excess, NO_ROWS, chain.d, chain.w,
+        )  # fmt: skip
         chain.steps = chain.policies.first = n
         chain.planned += n * len(chain.contexts)
         return True
 
-    def _fit_runs(self) -> list[_FitRun]:
-        """One for each run of equal fits."""
-        runs, starts = self.history.runs, self.history.starts
-        for r in range(len(self.fit_runs), len(runs)):
-            fits, source = runs[r], self.source
-            members, listed = source.loss_candidates(fits.loss_version), source.candidates(fits.dynamics_version)
-            self.fit_runs.append(_FitRun(starts[r], fits.loss, fits.dynamics, fits.loss_version, members, listed))
-        return self.fit_runs
+    def _fit_runs(self, n: int, m: int) -> _FitRuns:
+        """All runs, of `n` losses and `m` dynamics."""
+        history, source, known = self.history, self.source, self._known
+        count = len(history.runs)
+        if known is None or len(known.ends) < count:
+            old = 0 if known is None else len(known.ends)
+            members, listed = np.zeros((count, n), bool), np.zeros((count, m), bool)
+            if known is not None:
+                members[:old], listed[:old] = known.members, known.listed
+            for r, fits in enumerate(history.runs[old:], old):
+                members[r, source.loss_candidates(fits.loss_version)] = True
+                listed[r, list(source.candidates(fits.dynamics_version))] = True
+            fits = np.array([run[:2] for run in history.runs], np.int64)
+            used = frozenset([*np.flatnonzero(listed.any(axis=0)).tolist(), *fits[:, 1].tolist()])
+            self._known = known = _FitRuns(np.array([*history.starts[1:], sys.maxsize]), fits, members, listed, used)
+        return known

@@ -17,20 +17,19 @@ import numpy.typing as npt
 
 from .._support.checks import tolerance_of
 from .._support.numbers import log_losses
-from .._support.threads import run_together
 from ..agents.baselines import BonusFreeOPO
 from ..agents.euc3rl import EUC3RL
 from ..agents.opo import OPO, PATIENCE
-from ..algorithm.chain import Chain
 from ..algorithm.history import Fits
-from ..algorithm.prepared import PreparedSteps, SharedHistory, prepared_steps
-from ..kernels.models import backward_models, play_models
+from ..kernels._simd import LANES
+from ..kernels.models import play_models
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
 from ..model.operations import bernoulli
 from ..oracles.together import OraclesTogether, alike
+from .ahead import ChainsAhead, Place
 from .columns import COLUMNS, DIAGNOSTICS, ERRORS, looks_at
-from .tables import ContextTables
+from .tables import ContextTables, model_table, start_values
 from .worlds import ModelWorld
 
 if TYPE_CHECKING:
@@ -39,6 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["Lockstep", "lockstep"]
 
 Array = npt.NDArray[Any]
+
+BLOCK = 64
+"""Episodes of a block at most, those of all runs together, as far as each run has whole packs of contexts."""
+BLOCK_TRANSITIONS = 1 << 14
+"""Transitions of their models together, from which blocks are smaller: somebody who presses Ctrl-C waits for the end of one."""
 
 
 def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
@@ -62,16 +66,10 @@ def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
     oracles = [run.agent.loss_oracle for run in runs], [run.agent.dynamics_oracle for run in runs]
     if not all(map(alike, oracles)):
         return None
-    tables = ContextTables(first.loss_oracle, first.dynamics_oracle, len(runs), len(runs) * (first.lookahead + 1))
+    tables = ContextTables(
+        first.loss_oracle, first.dynamics_oracle, len(runs), 2 * (len(runs) * first.lookahead + BLOCK + LANES * len(runs))
+    )
     return Lockstep(runs, tables) if tables.fits_in else None
-
-
-class _Place(NamedTuple):
-    """The chain of a context before a block, its lane, and its coming steps."""
-
-    chain: Chain
-    lane: int
-    ready: PreparedSteps | None
 
 
 class _Block(NamedTuple):
@@ -85,12 +83,10 @@ class _Block(NamedTuple):
     mdps : list of B * k models
     lines : ndarray of int64, shape (B, k)
         Those of the contexts in the tables.
-    places : list of B lists of k `_Place`
+    places : list of B lists of k `Place`
     policies : ndarray, shape (B, k, n_rows)
     gaps : ndarray, shape (B, k, n_states)
     saturation : ndarray, shape (B, k)
-    taken : list of (PreparedSteps, int)
-        The steps that chains have taken for the block.
     """
 
     first: int
@@ -98,11 +94,10 @@ class _Block(NamedTuple):
     contexts: list[list[Any]]
     mdps: list[LayeredMDP]
     lines: Array
-    places: list[list[_Place]]
+    places: list[list[Place]]
     policies: Array
     gaps: Array
     saturation: Array
-    taken: list[tuple[PreparedSteps, int]]
 
 
 class Lockstep:
@@ -126,9 +121,10 @@ class Lockstep:
         for i, run in enumerate(runs):
             run._columns = {name: column[i] for name, column in self.columns.items()}
         self._ahead: list[tuple[Any, list[Hashable]]] = [([], []) for _ in runs]
-        self._prepared: dict[int, PreparedSteps] = {}
-        self._shared = [SharedHistory(agent, agent.history) if self.plausible else None for agent in self.agents]
+        self._chains = [ChainsAhead(agent) for agent in self.agents]
         self._on, self._most = True, 1
+        block = min(BLOCK, BLOCK_TRANSITIONS // max(1, tables.size))
+        self._window = max(1, block // (len(runs) * LANES)) * LANES
         # Losses that the environment draws are drawn in the order of the episodes, and once.
         self._sampler, self._joint = (getattr(self.cmdp, name, None) for name in ("sample_losses", "joint_losses"))
         # Where the transitions of a row begin among all, layer by layer, less the row's number times its next states.
@@ -174,6 +170,8 @@ class Lockstep:
 
     def _step(self) -> int:
         """Play the coming block; the number of its episodes, 0 where nothing was played and nothing has changed that could be seen."""
+        if self.agents[0].steps == 0:
+            return 0
         if not self._look_ahead():
             self._on = False
             return 0
@@ -184,18 +182,13 @@ class Lockstep:
         try:
             count = self._play_block(block)
         finally:
-            for ready, steps in block.taken:
-                if count == block.size:
-                    ready.settle(steps)
-                else:
-                    ready.undo()
+            for chains in self._chains:
+                chains.settle(keep=count == block.size)
         return count
 
     def _size(self) -> int:
         """Episodes that can be a block at most; 0 where an agent has something to say of its own after the coming one."""
         agent = self.agents[0]
-        if agent.steps == 0:
-            return 0
         size = min([self._most, *(len(run._ahead) for run in self.runs)])
         speaks = [agent.planned]
         if isinstance(agent, OPO) and agent.tuning == "theory":
@@ -207,12 +200,10 @@ class Lockstep:
 
     def _look_ahead(self) -> bool:
         """Draw the coming contexts where none are left, as `Simulation._coming` does, and take them in with their models."""
-        fresh = []
         for i, run in enumerate(self.runs):
             if not run._ahead:
-                count = min(max(1, run.agent.lookahead), run.episodes - run.episode)
+                count = min(max(run.agent.lookahead, self._window), run.episodes - run.episode)
                 run._ahead = [run.context(run.episode + j) for j in range(count)]
-                fresh.append(i)
             if self._ahead[i][0] is not run._ahead:
                 self._ahead[i] = run._ahead, []
         missing = [i for i, (_, keys) in enumerate(self._ahead) if not keys]
@@ -228,16 +219,7 @@ class Lockstep:
         needed = {key for _, keys in self._ahead for key in keys}
         contexts = [context for i in missing for context in self._ahead[i][0]]
         mdps = [mdp for i in missing for mdp in self.runs[i]._models]
-        if not self.tables.find(contexts, [key for i in missing for key in self._ahead[i][1]], mdps, needed):
-            return False
-        # Chains of contexts that do not return are let go.
-        if len(self._prepared) > 4 * len(self.runs):
-            self._prepared.clear()
-        for i in fresh:
-            agent, shared = self.agents[i], self._shared[i]
-            if agent.lookahead > 1:
-                agent.engine.prefetch(self.runs[i]._ahead, agent.history, agent.steps, Chain.advance if shared is None else shared.advance)
-        return True
+        return self.tables.find(contexts, [key for i in missing for key in self._ahead[i][1]], mdps, needed)
 
     def _ask(self, run: Simulation) -> bool:
         """Ask for the models of the contexts ahead; whether all are ordinary."""
@@ -257,74 +239,29 @@ class Lockstep:
             for mdp in run._models
         )
 
-    # -- the chains of a block ---------------------------------------------------------------------------------------------
-
     def _block(self, size: int) -> _Block:
-        """The coming block, of at most `size` episodes, once its chains have gone through it."""
+        """The coming block, of at most `size` episodes, its chains at the step of the first."""
         run, n = self.runs[0], len(self.runs)
-        ahead = [keys[-len(run._ahead) :] for run, (_, keys) in zip(self.runs, self._ahead, strict=True)]
-        places: list[list[_Place]] = [[] for _ in self.runs]
-        for i, agent in enumerate(self.agents):
-            for j in range(size):
-                place = self._place(agent, self.runs[i]._ahead[j], ahead[i][j])
-                if j > (0 if place.ready is None else place.ready.room):
-                    size = j
-                    break
-                places[i].append(place)
+        places, ahead = [], list[list[Hashable]]()
+        for one, chains, (_, keys) in zip(self.runs, self._chains, self._ahead, strict=True):
+            first = len(keys) - len(one._ahead)
+            ahead.append(keys[first:])
+            places.append(chains.places(one._ahead, ahead[-1], first, size))
+            size = len(places[-1])
         if any(place.chain.last is not None for some in places for place in some):
-            # All pairs are looked at before the chain goes on.
-            looks = [j for j in range(1, size) if looks_at(run.first + run.episode + j)]
-            size = min([size, *looks])
-        block = _Block(
+            # All pairs are looked at before the chains go on.
+            size = min([size, *(j for j in range(1, size) if looks_at(run.first + run.episode + j))])
+        return _Block(
             run.episode,
             size,
-            [run._ahead[:size] for run in self.runs],
-            [mdp for run in self.runs for mdp in run._models[:size]],
+            [one._ahead[:size] for one in self.runs],
+            [mdp for one in self.runs for mdp in one._models[:size]],
             np.array([[self.tables.lines[key] for key in keys[:size]] for keys in ahead]),
             [some[:size] for some in places],
             np.empty((n, size, self.tables.n_rows)),
             np.empty((n, size, self.layout.n_states)),
             np.empty((n, size)),
-            [],
         )
-        return block
-
-    def _place(self, agent: Any, context: Any, key: Hashable) -> _Place:
-        """The chain of a context, brought to the first step of the block."""
-        n, held = agent.steps, agent.engine.held(key)
-        if held is not None:
-            ready = self._prepared.get(id(held[0]))
-            if ready is not None and (ready.advance(n) or held[0].steps == n) and ready.room:
-                return _Place(*held, ready)
-        chain, lane = agent.engine.chain(context, agent.history, n)
-        again = prepared_steps(chain, agent.history)
-        if again is None:
-            self._prepared.pop(id(chain), None)
-        else:
-            self._prepared[id(chain)] = again
-        return _Place(chain, lane, again)
-
-    def _advance(self, block: _Block) -> None:
-        """Take from the chains what each episode needs, as far as its own step."""
-        for i, some in enumerate(block.places):
-            groups: dict[int, list[int]] = {}
-            for j, place in enumerate(some):
-                groups.setdefault(id(place.chain), []).append(j)
-            for which in groups.values():
-                chain, lane, ready = some[which[0]]
-                if ready is None:
-                    block.policies[i, which[0]] = chain.policy(lane)
-                    if chain.hedge is not None:
-                        block.gaps[i, which[0]] = chain.hedge.gap[lane : chain.hedge.size : chain.lanes]
-                    block.saturation[i, which[0]] = chain.saturation(lane)
-                    continue
-                # The bonus of the step before may have been another one.
-                first = chain.saturation(lane)
-                found = ready.ahead(np.array(which), np.array([some[j].lane for j in which]))
-                block.taken.append((ready, which[-1]))
-                block.policies[i, which], block.gaps[i, which], block.saturation[i, which] = found
-                if which[0] == 0:
-                    block.saturation[i, 0] = first
 
     # -- the episodes of a block -------------------------------------------------------------------------------------------
 
@@ -332,19 +269,21 @@ class Lockstep:
         """Play a block, and let the agents learn from its episodes up to the first that changes a fit; see `_step`."""
         tables, every = self.tables, np.arange(len(self.runs))
         looked = self._look_at(block)
-        self._advance(block)
-        table = self._table(block)
-        values = self._values(block, table)
+        for i, chains in enumerate(self._chains):
+            chains.take(block.places[i], block.policies[i], block.gaps[i], block.saturation[i])
+        table = model_table(block.mdps)
+        policies = block.policies.reshape(block.lines.size, -1)
+        values = start_values(block.mdps, table, policies, tolerance=tolerance_of(np.float64))
         if values is None:
             return 0
         states, chosen, means, along, losses = self._play(block, table)
         lines = block.lines.reshape(-1)
-        square = tables.losses[lines[:, None], chosen]
+        square = tables.losses[lines[:, None], :, chosen]
         # As the oracles add: over the steps of an episode one after the other, and over its transitions in a row.
         loss_gains = np.square(square - losses[:, :, None]).sum(axis=1)
         cells = self._base + chosen[:, :-1] * self._n_next + states[:, 1:-1]
         with np.errstate(divide="ignore"):
-            p = np.ascontiguousarray(tables.dynamics[lines[:, None], cells].transpose(0, 2, 1))
+            p = np.ascontiguousarray(tables.dynamics[lines[:, None], :, cells].transpose(0, 2, 1))
             gains = np.log(p).sum(axis=2)
         if not ((p >= 0.0) & (p <= 1.0 + 1e-6)).all():
             return 0
@@ -384,19 +323,6 @@ class Lockstep:
         numbers = self.columns["context_index"]
         for i, run in enumerate(self.runs):
             numbers[i, t : t + count] = [run._number(context) for context in run._ahead[:count]]
-
-    def _values(self, block: _Block, table: tuple[Any, ...]) -> Array | None:
-        """V(s_1) of the policies, or None where one of them is none."""
-        k = block.lines.size
-        policies = block.policies.reshape(k, -1)
-        q, v = np.empty((k, self.tables.n_rows)), np.empty((k, self.layout.n_states))
-        after = np.arange(k), block.mdps[0].transitions.width, 1, 0, policies, tolerance_of(np.float64), q, v
-        return None if run_together(backward_models, table, after, 1) else v[:, 0]
-
-    def _table(self, block: _Block) -> tuple[Any, ...]:
-        table = np.array([mdp.transitions.places + mdp.loss_place for mdp in block.mdps], np.int64)
-        t = block.mdps[0].transitions
-        return table, t.data, t.indptr, t.indices, t.block, block.mdps[0].row_losses, t.layout.offsets, t.rows
 
     def _look_at(self, block: _Block) -> Array | None:
         """The diagnostics of all pairs, (B, 6), before the chains go on from the first episode; None where none are due."""

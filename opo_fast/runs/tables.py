@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._support.threads import run_together
+from ..kernels.forward import STATES
+from ..kernels.models import backward_models
+from ..model.arguments import UNCHECKED
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, uniform_policy
-from ..model.operations import evaluate, solve
-from ..model.transitions import DENSE, Transitions
+from ..oracles.several import dynamics_at, losses_at
 
 __all__ = ["ContextTables"]
 
@@ -39,10 +42,10 @@ class ContextTables:
 
     Attributes
     ----------
-    losses : ndarray, shape (k, n_rows, n)
-        Of the candidates, pair by pair.
-    dynamics : ndarray, shape (k, n_transitions, n)
-        Transitions of the candidates: layer by layer, (row, next state).
+    losses : ndarray, shape (k, n, n_rows)
+        Of the candidates.
+    dynamics : ndarray, shape (k, m, n_transitions)
+        Of the candidates: layer by layer, (row, next state).
     best, uniform : ndarray, shape (k,)
         The values of the optimum and of the uniform policy.
     """
@@ -53,7 +56,7 @@ class ContextTables:
         layout: Layout = self.layout
         self.n_rows = layout.n_states * layout.n_actions
         self.size = int(layout.dense_block[-1])
-        self._shapes = (self.n_rows, loss_oracle.scores.size), (self.size, dynamics_oracle.scores.size)
+        self._shapes = (loss_oracle.scores.size, self.n_rows), (dynamics_oracle.scores.size, self.size)
         line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + 2)
         self.most = runs * ROOM // line
         self.fits_in = self.most >= least
@@ -87,13 +90,22 @@ class ContextTables:
         if not new:
             return True
         self._make_room(len(new), needed.union(keys))
-        lines = [self._fill(key, context) for key, (context, _) in new.items()]
-        if min(lines) < 0:
+        asked = [context for context, _ in new.values()]
+        try:
+            losses, dynamics = losses_at(self.loss_oracle, asked), dynamics_at(self.dynamics_oracle, asked)
+        except Exception:
+            # The episode that plays this context says what is wrong with it.
             return False
+        if dynamics is None:
+            return False
+        lines = [self._unused.pop() for _ in new]
+        self.losses[lines], self.dynamics[lines] = losses.reshape(len(new), -1, self.n_rows), dynamics
         # The values of the optimum and of the uniform policy, once for each context.
-        models = [mdp for _, mdp in new.values()]
-        self.best[lines] = solve(models, returns="start")
-        self.uniform[lines] = evaluate(models, uniform_policy(self.layout, None), returns="start")
+        models, uniform = [mdp for _, mdp in new.values()], uniform_policy(self.layout, None).reshape(1, -1)
+        table = model_table(models)
+        for values, greedy in ((self.best, 1), (self.uniform, 0)):
+            values[lines] = start_values(models, table, uniform.copy(), greedy=greedy)
+        self.lines.update(zip(new, lines, strict=True))
         return True
 
     def _make_room(self, count: int, needed: set[Hashable]) -> None:
@@ -103,34 +115,19 @@ class ContextTables:
             for key in [key for key in self.lines if key not in needed]:
                 self._unused.append(self.lines.pop(key))
 
-    def _fill(self, key: Hashable, context: Any) -> int:
-        """Take in a context; -1 where something is wrong with it, or special."""
-        line = self._unused[-1]
-        try:
-            stack = self.loss_oracle.candidates_at(context)
-            dense = self._fill_dynamics(self.dynamics[line], context)
-        except Exception:
-            # The episode that plays this context says what is wrong with it.
-            return -1
-        if not dense:
-            return -1
-        self.losses[line] = stack.reshape(len(stack), -1).T
-        self.lines[key] = self._unused.pop()
-        return line
 
-    def _fill_dynamics(self, columns: Array, context: Any) -> bool:
-        """Transitions of all candidates, one per column; False where some are not dense."""
-        answer, block = self.dynamics_oracle._answer(context), self.layout.dense_block
-        if answer.lines is not None:
-            columns[...] = answer.lines.T
-            return True
-        for i, model in enumerate(answer.models):
-            if isinstance(model, Transitions):
-                if model.kind != DENSE or model.action_mask is not None:
-                    return False
-                model = model.arrays()
-            for h, array in enumerate(model):
-                if type(array) is not np.ndarray:
-                    return False
-                columns[block[h] : block[h + 1], i] = array.reshape(-1)
-        return True
+def model_table(mdps: Sequence[LayeredMDP]) -> tuple[Any, ...]:
+    """Where models of one layout without masks are in memory, a line for each, and what they have in common (see `kernels.models`)."""
+    table = np.array([mdp.transitions.places + mdp.loss_place for mdp in mdps], np.int64)
+    t = mdps[0].transitions
+    return table, t.data, t.indptr, t.indices, t.block, mdps[0].row_losses, t.layout.offsets, t.rows
+
+
+def start_values(
+    mdps: Sequence[LayeredMDP], table: tuple[Any, ...], policies: Array, *, greedy: int = 0, tolerance: float = UNCHECKED
+) -> Array | None:
+    """V(s_1) of models and their table under policies, one for each or one for all, or of their optima; None where one is no policy."""
+    t = mdps[0].transitions
+    q, v = np.empty((1, max(t.n_rows, STATES * t.layout.n_actions))), np.empty((len(mdps), t.layout.n_states))
+    after = np.arange(len(mdps)), t.width, 0, greedy, policies, tolerance, q, v
+    return None if run_together(backward_models, table, after, 1) else v[:, 0].copy()
