@@ -54,6 +54,8 @@ class Chain:
     """
 
     lanes = 1
+    goes_round = False
+    """Whether steps may use the lines of the store again and again."""
 
     def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
         self.engine, self.contexts = engine, contexts
@@ -97,9 +99,11 @@ class Chain:
         while self.steps < n:
             fits, bonus = history[self.steps], rule.bonus(self.steps)
             length = min(history.equal_steps(self.steps, n), bonus.end - self.steps)
-            entry = None
+            entry, long = None, False
             if keep:
-                length = min(length, self._free_lines(history, n))
+                free = self._free_lines(history, n)
+                long = length > free and self._one_sum(fits, history, n)
+                length = length if long else min(length, free)
             else:
                 self.policies.drop_before(self.steps)
             if bonus.needed:
@@ -111,7 +115,11 @@ class Chain:
                     self.surprised = keep = True
                     self._begin_anew()
                     continue
-            self._run(fits, bonus, None if entry is None else entry.counts, length, keep)
+            if long and entry is not None:
+                self._run_round(fits, bonus, entry.counts, length)
+                self.visits = {fits.dynamics: entry}
+            else:
+                self._run(fits, bonus, None if entry is None else entry.counts, length, keep)
             self.steps += length
             self.planned += length * len(self.contexts)
             if not keep:
@@ -164,6 +172,13 @@ class Chain:
             if not self.policies.grow(self.steps, n - self.steps, budget):
                 self._drop_policies(history, n)
         return self.policies.free(self.steps)
+
+    def _one_sum(self, fits: Fits, history: History, n: int) -> bool:
+        """Whether the visits under the dynamics of a step are all that emptying the store would keep, so that the kernel can do it."""
+        if not self.goes_round or self.surprised or self.hedge is not None or self.engine.rule.visits != "latest":
+            return False
+        near = history.dynamics(self.steps, n) | history.dynamics(max(0, self.steps - RECENT), self.steps)
+        return near | self.kept == {fits.dynamics}
 
     def _drop_policies(self, history: History, n: int) -> None:
         rule = self.engine.rule
@@ -305,6 +320,9 @@ class Chain:
         raise NotImplementedError
 
     def _visit(self, model: Any, counts: Array, k: int, count: int) -> None:
+        raise NotImplementedError
+
+    def _run_round(self, fits: Fits, bonus: Bonus, counts: Array, length: int) -> None:
         raise NotImplementedError
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:

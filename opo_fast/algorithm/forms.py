@@ -17,6 +17,7 @@ from .._support.threads import get_threads, run_together
 from ..kernels import chain as kernels
 from ..kernels import packed as packed_kernels
 from ..kernels._simd import LANES
+from ..kernels.ahead import packed_round
 from ..kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
 from ..kernels.ingest import pack_lane
 from ..kernels.packed_self_tuning import packed_self_tuning_steps
@@ -134,6 +135,7 @@ class PackedChain(Chain):
     """Up to eight contexts of a small layout in lockstep."""
 
     lanes = LANES
+    goes_round = True
 
     def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
         super().__init__(engine, contexts)
@@ -195,6 +197,11 @@ class PackedChain(Chain):
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         kernel, arguments = self.call(fits, bonus, counts, length, keep)
         kernel(*arguments)
+
+    def _run_round(self, fits: Fits, bonus: Bonus, counts: Array, length: int) -> None:
+        _, arguments = self.call(fits, bonus, counts, length, True)
+        line = packed_round(arguments, length)
+        self.policies.first = self.steps + length - line
 
     def call(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> tuple[Any, tuple[Any, ...]]:
         """The kernel that runs the next `length` steps, and its arguments: the fourth is `length`, the fifth the first step's line."""

@@ -66,10 +66,8 @@ def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
     oracles = [run.agent.loss_oracle for run in runs], [run.agent.dynamics_oracle for run in runs]
     if not all(map(alike, oracles)):
         return None
-    tables = ContextTables(
-        first.loss_oracle, first.dynamics_oracle, len(runs), 2 * (len(runs) * first.lookahead + BLOCK + LANES * len(runs))
-    )
-    return Lockstep(runs, tables) if tables.fits_in else None
+    tables = ContextTables(first.loss_oracle, first.dynamics_oracle, len(runs))
+    return Lockstep(runs, tables) if tables.most >= len(runs) * first.lookahead else None
 
 
 class _Block(NamedTuple):
@@ -123,7 +121,7 @@ class Lockstep:
         self._ahead: list[tuple[Any, list[Hashable]]] = [([], []) for _ in runs]
         self._chains = [ChainsAhead(agent) for agent in self.agents]
         self._on, self._most = True, 1
-        block = min(BLOCK, BLOCK_TRANSITIONS // max(1, tables.size))
+        block = min(BLOCK, BLOCK_TRANSITIONS // max(1, tables.size), tables.most)
         self._window = max(1, block // (len(runs) * LANES)) * LANES
         # Losses that the environment draws are drawn in the order of the episodes, and once.
         self._sampler, self._joint = (getattr(self.cmdp, name, None) for name in ("sample_losses", "joint_losses"))

@@ -37,11 +37,11 @@ class ContextTables:
         Finite oracles; what their candidates say is asked of these.
     runs : int
         Number of runs that the tables are for.
-    least : int
-        Contexts that must have room at once.
 
     Attributes
     ----------
+    most : int
+        Contexts that there is room for at once.
     losses : ndarray, shape (k, n, n_rows)
         Of the candidates.
     dynamics : ndarray, shape (k, m, n_transitions)
@@ -50,7 +50,7 @@ class ContextTables:
         The values of the optimum and of the uniform policy.
     """
 
-    def __init__(self, loss_oracle: Any, dynamics_oracle: Any, runs: int, least: int) -> None:
+    def __init__(self, loss_oracle: Any, dynamics_oracle: Any, runs: int) -> None:
         self.layout = loss_oracle.layout
         self.loss_oracle, self.dynamics_oracle = loss_oracle, dynamics_oracle
         layout: Layout = self.layout
@@ -59,7 +59,6 @@ class ContextTables:
         self._shapes = (loss_oracle.scores.size, self.n_rows), (dynamics_oracle.scores.size, self.size)
         line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + 2)
         self.most = runs * ROOM // line
-        self.fits_in = self.most >= least
         self.lines: dict[Hashable, int] = {}
         self._unused: list[int] = []
         self._allocate(min(FIRST, self.most))
