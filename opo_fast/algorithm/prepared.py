@@ -212,7 +212,7 @@ class SharedHistory:
             for r, fits in enumerate(history.runs[old:], old):
                 members[r, source.loss_candidates(fits.loss_version)] = True
                 listed[r, list(source.candidates(fits.dynamics_version))] = True
-            fits = np.array([run[:2] for run in history.runs], np.int64)
-            used = frozenset([*np.flatnonzero(listed.any(axis=0)).tolist(), *fits[:, 1].tolist()])
-            self._known = known = _FitRuns(np.array([*history.starts[1:], sys.maxsize]), fits, members, listed, used)
+            pairs = np.array([run[:2] for run in history.runs], np.int64)
+            used = frozenset([*np.flatnonzero(listed.any(axis=0)).tolist(), *pairs[:, 1].tolist()])
+            self._known = known = _FitRuns(np.array([*history.starts[1:], sys.maxsize]), pairs, members, listed, used)
         return known

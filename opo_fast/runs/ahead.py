@@ -79,11 +79,11 @@ class ChainsAhead:
         if held is not None:
             which = id(held[0])
             if which in known:
-                return Place(*held, known[which])
+                return Place(held[0], held[1], known[which])
             ready = self._prepared.get(which)
             if ready is not None and (ready.advance(n) or held[0].steps == n) and ready.room:
                 known[which] = ready
-                return Place(*held, ready)
+                return Place(held[0], held[1], ready)
         chain, lane = agent.engine.chain(context, agent.history, n)
         ready = known[id(chain)] = prepared_steps(chain, agent.history)
         if ready is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,7 @@ def vector(values):
 
 def transitions(rng):
     """Of eight contexts, (row, next state, lane)."""
-    parts = [rng.dirichlet(np.ones(m), (LANES, n * ACTIONS)).transpose(1, 2, 0) for n, m in zip(SIZES, SIZES[1:], strict=False)]
+    parts = [rng.dirichlet(np.ones(m), (LANES, n * ACTIONS)).transpose(1, 2, 0) for n, m in itertools.pairwise(SIZES)]
     return vector(np.concatenate([part.ravel() for part in parts]))
 
 
