@@ -1,7 +1,7 @@
-"""Cost of one episode (observe and fit) of every oracle after 100 and after 10,000 episodes.
+"""Time per episode (observe and fit) of every oracle after 100 and after 10,000 episodes.
 
-python -m pytest bench/bench_oracles.py    # under pytest-benchmark
-python bench/bench_oracles.py              # the ratios, measured in turns so that other load hits both alike
+python -m pytest bench/bench_oracles.py    # with pytest-benchmark
+python bench/bench_oracles.py              # the ratios, from interleaved measurements, so that other load affects both alike
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CLASSES = {
     "mixture dynamics": lambda: MixtureDynamicsClass(BASES, N_CONTEXTS),
 }
 PROMISED = [name for name in CLASSES if not name.startswith(("softmax", "mixture"))]
-"""Those whose cost must not grow; the others' grows with the number of distinct rows in the data."""
+"""Oracles whose cost must not grow; that of the others grows with the number of distinct rows in the data."""
 
 
 def log(n: int) -> TrajectoryLog:
@@ -58,7 +58,7 @@ def log(n: int) -> TrajectoryLog:
 
 
 def prepared(name: str, episodes: int, trajectories: list[of.Trajectory]):
-    """An oracle that has fitted after each of so many episodes."""
+    """An oracle that has observed so many episodes, with a fit after each."""
     oracle = CLASSES[name]().oracle(LAYOUT, None)
     for trajectory in trajectories[:episodes]:
         oracle.observe(trajectory)
@@ -92,7 +92,7 @@ def main() -> None:
         promised = name in PROMISED
         long = LONG if promised else 1000
         pair = [prepared(name, episodes, trajectories) for episodes in (SHORT, long)]
-        # From a hundred episodes on it is the hundredth's cost for as long as a block lasts: each block starts from a copy.
+        # Each block starts from a copy, so that all of its episodes are timed near the same number of past episodes.
         times: list[list[float]] = [[], []]
         for turn in range(20):
             part = trajectories[long + turn * BLOCK : long + (turn + 1) * BLOCK]

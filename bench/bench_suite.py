@@ -1,4 +1,4 @@
-"""Every row of `work.py` under pytest-benchmark: ours and each alternative, side by side in one group.
+"""Every row of `work.py` with pytest-benchmark: the package and each alternative in one group.
 
 python -m pytest bench                     # all rows
 python -m pytest bench --quick             # without the rows whose alternative takes long
@@ -13,7 +13,7 @@ import pytest
 from work import work_items
 
 ROUND = 0.01
-"""Seconds of a round of quick calls."""
+"""A round of quick calls takes about so many seconds."""
 ITEMS = work_items()
 CASES = [(item, name) for item in ITEMS for name in ("opo_fast", *item.others)]
 
@@ -29,7 +29,7 @@ def test_work(benchmark, item, contender, request):
         benchmark.pedantic(run, rounds=1, warmup_rounds=0)
         return
     run()
-    # A single call of some microseconds is as much clock and cold cache as work.
+    # The time of a single call of some microseconds is mostly clock overhead and cache misses.
     began = time.perf_counter()
     run()
     iterations = max(1, min(1000, int(ROUND / (time.perf_counter() - began))))

@@ -5,9 +5,9 @@
     python bench/compare.py old.json new.json         # two files that pytest-benchmark wrote
     python bench/compare.py A B --ratio 1.2           # flag rows that take more than 1.2 times as long
 
-Each version runs its own rows, with a kernel cache of its own; every row is run alternately, on one thread unless
-`--threads` says otherwise, and the ratio is that of the medians over processes of the best times. Exit codes: 0 nothing became
-slower; 1 a row did, or a row of the first version is missing in the second; 2 a version or a file is not there; 3 a file is damaged.
+Each version runs its own rows with its own kernel cache. The versions alternate row by row, on one thread unless `--threads` says
+otherwise; the ratio is that of the medians over processes of the best times. Exit codes: 0, nothing became slower; 1, a row became
+slower, or the second version lacks a row of the first; 2, a version or a file does not exist; 3, a file is damaged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ print(json.dumps(best / per))
 
 
 def checkout(version: str, folder: pathlib.Path) -> pathlib.Path:
-    """A folder with the package of `version`: a commit, or a path."""
+    """A folder with the package at `version`, which is a commit or a path."""
     if pathlib.Path(version).is_dir():
         return pathlib.Path(version).resolve()
     target = folder / version.replace("/", "_").replace("~", "-").replace("^", "-")
@@ -58,7 +58,7 @@ def checkout(version: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def child(source: pathlib.Path, cache: pathlib.Path, name: str | None, threads: int) -> Any:
-    """What a fresh process that imports the package from `source` prints: seconds of a row, or its rows."""
+    """What a new process that imports the package from `source` prints: the seconds of a row, or its list of rows."""
     environment = dict(os.environ, PYTHONPATH=str(source), NUMBA_CACHE_DIR=str(cache), NUMBA_NUM_THREADS=str(threads))
     code = CHILD.format(bench=str(source / "bench"), name=name)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=source)
@@ -68,7 +68,7 @@ def child(source: pathlib.Path, cache: pathlib.Path, name: str | None, threads: 
 
 
 def compare_commits(options: argparse.Namespace) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """Seconds of A and B for every row that both have, and the rows of A that B lacks."""
+    """Seconds of A and B for every row that both have, and the rows that only A has."""
     result = {}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -92,7 +92,7 @@ def compare_commits(options: argparse.Namespace) -> tuple[dict[str, tuple[float,
 
 
 def compare_saved(options: argparse.Namespace) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """Our best seconds of the rows that two saved runs share, by their full names, and the rows that the second lacks."""
+    """The package's best seconds for the rows that two saved runs share, by their full names, and the rows that only the first has."""
     sides, machines = [], []
     for path in (options.a, options.b):
         try:
@@ -111,7 +111,7 @@ def compare_saved(options: argparse.Namespace) -> tuple[dict[str, tuple[float, f
 
 
 def stop(code: int, message: str) -> NoReturn:
-    """End with an exit code and a line on standard error."""
+    """Exit with this code after a line on standard error."""
     print(message, file=sys.stderr)
     raise SystemExit(code)
 

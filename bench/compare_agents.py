@@ -2,9 +2,9 @@
 
     python bench/compare_agents.py FOLDER [SEEDS] [ENVIRONMENT ...]
 
-Finished runs are kept in FOLDER, so that an interrupted comparison goes on where it stopped. The competitors have the practical
-settings of `opo_fast.agents`, chosen by `tune_agents.py` on other environments; `opo` has no setting, and "opo, by hand" the
-factors that the same tuning found for it. All agents see the same contexts and draws.
+Finished runs are kept in FOLDER, so that an interrupted comparison can be continued. The other agents have the practical settings of
+`opo_fast.agents`, which `tune_agents.py` chose on other environments; `opo` tunes itself, and "opo, by hand" has the factors that the
+same search found for it. All agents see the same contexts and random numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENVIRONMENTS = {
     "taxi": (lambda: envs.make("taxi"), 20),
     "icu-wards": (lambda: envs.make("icu-wards"), 10),
 }
-"""Environment and episodes, fewer where an episode takes long."""
+"""Environments and their numbers of episodes, fewer if an episode takes long."""
 BY_HAND = "opo, by hand"
 TUNED = {BY_HAND: {"bonus_scale": 2e-6, "eta_scale": 50.0}}
 
@@ -53,7 +53,7 @@ def fitting(cmdp: envs.Environment, episodes: int) -> list[str]:
 
 
 def contenders(cmdp: envs.Environment, episodes: int) -> dict[str, str]:
-    """Name of each agent by its label."""
+    """The name of each agent by its label."""
     return {label: label.split(",")[0] for name in fitting(cmdp, episodes) for label in ([name, BY_HAND] if name == "opo" else [name])}
 
 
@@ -76,7 +76,7 @@ def markdown(found: Comparison, episodes: int, seeds: int) -> str:
 
 
 def overview(found: dict[str, Comparison]) -> str:
-    """A line for each environment: the regret of each agent with its interval, the least one bold."""
+    """One line per environment: the regret of each agent with its interval, with the least in bold."""
     lines = {name: {line.agent: line.regret for line in one.summary()} for name, one in found.items()}
     labels = [label for label in ("opo", BY_HAND, *agents.names()[1:]) if any(label in one for one in lines.values())]
     rows = [f"| environment | {' | '.join(f'`{label}`' for label in labels)} |", "|---" * (len(labels) + 1) + "|"]

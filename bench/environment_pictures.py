@@ -1,16 +1,21 @@
-"""Draw the picture of each environment on docs/environments.md, and print the page's table of values.
+"""Draw the pictures of environments, and update docs/environments.md: its list, its table of values, its pictures.
 
     python bench/environment_pictures.py                  # all, into docs/images/environments
     python bench/environment_pictures.py taxi trial       # some of them
 
-Left: the values of each context. Right: where the optimal policy is, on the environment's map or layer by layer; with
-patients, what becomes of them; with a single step, the mean loss of each action. All in grey.
+The list comes from the registry of environments. A new environment also gets a row of values and a picture; where its optimum is
+known from, and the description of the picture, can then be edited on the page, and are kept.
+
+Left in a picture: the values in each context. Right: the occupancy of the optimal policy on the environment's map or layer by layer;
+for patients, their outcomes; for a single step, the mean loss of each action. All in grey.
 """
 
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,14 +23,15 @@ import opo_fast as of
 from opo_fast import envs
 from opo_fast.runs.plots import new_figure
 
-FOLDER = pathlib.Path(__file__).resolve().parents[1] / "docs" / "images" / "environments"
+DOCS = pathlib.Path(__file__).resolve().parents[1] / "docs"
+PAGE, FOLDER = DOCS / "environments.md", DOCS / "images" / "environments"
 MOST_CONTEXTS = 12
 LAKE, CLIFF = "SFFFFHFHFFFHHFFG", "".join(["F" * 36, "S", "C" * 10, "G"])
 STOCK, QUEUE = ("units of item 1", "units of item 2"), ("jobs in queue 1", "jobs in queue 2")
 
 
 def grid(name: str) -> tuple[tuple[int, int], list[tuple[int, int] | None], dict[tuple[int, int], str], tuple[str, str]] | None:
-    """Shape of the map, the cell of each state, letters on cells, names of the axes; None where there is no map."""
+    """Shape of the map, the cell of each state, letters on cells, names of the axes; None if the environment has no map."""
     if name in ("frozen-lake", "cliff-walking"):
         shape, letters = ((4, 4), LAKE) if name == "frozen-lake" else ((4, 12), CLIFF)
         cells = [divmod(s, shape[1]) for s in range(len(letters))]
@@ -34,7 +40,7 @@ def grid(name: str) -> tuple[tuple[int, int], list[tuple[int, int] | None], dict
         stops = {(0, 0): "R", (0, 4): "G", (4, 0): "Y", (4, 3): "B"}
         return (5, 5), [*[(s // 100, s // 20 % 5) for s in range(500)], None], stops, ("", "")
     if name == "resource-gathering":
-        # "(3,1) gold" is the third cell from the left in the lowest row.
+        # "(3,1) gold" is the third cell from the left in the bottom row.
         places = [(5 - int(state[3]), int(state[1]) - 1) for state in envs.gathering_table().state_names]
         return (5, 5), places, {(4, 2): "home", (0, 2): "gold", (1, 4): "gem", (0, 3): "enemy", (1, 2): "enemy"}, ("", "")
     if name in ("inventory", "queue-network"):
@@ -51,7 +57,7 @@ def occupancy(env: envs.Environment, *, optimal: bool = True) -> list[np.ndarray
 
 
 def draw_values(axes, facts: dict) -> None:
-    """One line a context: optimum, uniform policy, worst policy."""
+    """One line per context: optimum, uniform policy, worst policy."""
     rows = facts["contexts"]
     values = [tuple(round(row[key], 9) for key in ("optimum", "uniform", "worst")) for row in rows]
     labels = [row["label"] for row in rows]
@@ -74,7 +80,7 @@ def draw_values(axes, facts: dict) -> None:
 def draw_map(axes, env: envs.Environment, shape, cells, letters, names) -> None:
     """Expected number of visits to each cell."""
     visits = np.zeros(shape)
-    # The first layer has one state only, whose number says nothing of its place.
+    # The number of the single state in the first layer is not that of a cell.
     for layer in occupancy(env)[1:]:
         for cell, chance in zip(cells, layer, strict=True):
             if cell is not None:
@@ -95,11 +101,11 @@ def draw_map(axes, env: envs.Environment, shape, cells, letters, names) -> None:
 
 
 def draw_outcomes(axes, env: envs.Environment) -> None:
-    """Share of the patients who are still in care, have died and have survived, layer by layer."""
+    """Shares of the patients who are still in care, have died and have survived, layer by layer."""
     for optimal in (True, False):
         layers = occupancy(env, optimal=optimal)[1:]
         steps = np.arange(1, len(layers) + 1)
-        # The last three states are death, survival, and an end that nothing leads to here.
+        # The last three states are death, survival, and an end that is not reached here.
         shares = {
             "in care": [layer[:-3].sum() for layer in layers],
             "survived": [layer[-2] for layer in layers],
@@ -147,7 +153,7 @@ def draw_losses(axes, env: envs.Environment) -> None:
 
 
 def draw(name: str) -> str:
-    """Write the picture and give the row of the table."""
+    """Write the picture, and return the row of the table."""
     env = envs.make(name)
     facts = envs.describe(env, most=1000, progress=False)
     figure = new_figure(7.0, 2.7)
@@ -175,6 +181,45 @@ def row(name: str, facts: dict) -> str:
     return f"| `{name}` | {chance @ uniform:.4f} | {chance @ best:.4f} | {best.min():.4f} | {best.max():.4f} |"
 
 
+def updated(page: str, rows: Mapping[str, str]) -> str:
+    """The page with the list of the registry, these rows of values, and an entry for each environment that is new."""
+    values = dict(re.findall(r"^(\| `[\w-]+` \|(?: \d+\.\d{4} \|){4}) (.+) \|$", page, flags=re.MULTILINE))
+    origins = {_name(row): origin for row, origin in values.items()}
+    rows = {**{_name(row): row for row in values}, **rows}
+    pictures = {name: text for text, name in re.findall(r"^(!\[.*\]\(images/environments/([\w-]+)\.png\))$", page, flags=re.MULTILINE)}
+    described = [name for name in envs.names() if name in rows]
+    blocks = {
+        "list": ["| name | what it is | sizes (states per layer) | contexts | origin |", "|---|---|---|---|---|"]
+        + [f"| `{e.name}` | {e.summary} | {e.sizes} | {e.contexts} | {e.source} |" for e in map(envs.info, envs.names())],
+        "values": [
+            "| environment | uniform policy | optimum | smallest | largest | where the optimum is known from |",
+            "|---|---|---|---|---|---|",
+            *(f"{rows[name]} {origins.get(name, 'backward induction')} |" for name in described),
+        ],
+        "pictures": "\n\n".join(f"**{name}**\n\n{pictures.get(name, _picture(name))}" for name in described).split("\n"),
+    }
+    for key, lines in blocks.items():
+        begin, end = page.index(f"<!-- {key} -->"), page.index(f"<!-- end of {key} -->")
+        page = page[:begin] + "\n".join([f"<!-- {key} -->", "", *lines, "", ""]) + page[end:]
+    return page
+
+
+def _name(row: str) -> str:
+    return row.split("`")[1]
+
+
+def _picture(name: str) -> str:
+    return f"![Left: values of each context. Right: where the optimal policy goes](images/environments/{name}.png)"
+
+
+def main(names: list[str]) -> None:
+    """Draw these environments, and update the page."""
+    rows = {}
+    for name in names:
+        rows[name] = draw(name)
+        print(rows[name], flush=True)
+    PAGE.write_text(updated(PAGE.read_text(), rows))
+
+
 if __name__ == "__main__":
-    for given in sys.argv[1:] or envs.names():
-        print(draw(given), flush=True)
+    main(sys.argv[1:] or envs.names())

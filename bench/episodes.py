@@ -5,7 +5,6 @@ python bench/episodes.py [loop] [run] [chain] [seeds] [memory]
 
 from __future__ import annotations
 
-import itertools
 import resource
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from plain import PlainChain, numpy_occupancy
 from problems import dense_arrays, rng
-from seeds import SEEDS, WORLDS, in_turn, together
+from seeds import SEEDS, WORLDS, FreshContexts, in_turn, together
 from split import Clock
 
 import opo_fast as of
@@ -24,41 +23,8 @@ from opo_fast.algorithm.rules import opo_rule
 ROUNDS = 3
 
 
-class Mixed:
-    """A fresh context in [0, 1] each episode; candidates move from one random model to another as the context does."""
-
-    name = "mixed models"
-
-    def __init__(self, sizes: list[int], n_actions: int, candidates: int) -> None:
-        generator = rng()
-        self.layout = of.Layout(sizes, n_actions)
-        x, y = generator.random((2, candidates, *self.layout.shape))
-        self._losses, self._arrays = (x, y - x), []
-        for n, n_next in itertools.pairwise(sizes):
-            x, y = (generator.dirichlet(np.ones(n_next), (candidates, n, n_actions)) for _ in range(2))
-            self._arrays.append((x, y - x))
-        self.loss_class = of.FiniteLossClass.from_function(self.losses, candidates)
-        self.dynamics_class = of.FiniteDynamicsClass.from_function(self.arrays, candidates)
-
-    def losses(self, context: float) -> np.ndarray:
-        return self._losses[0] + context * self._losses[1]
-
-    def arrays(self, context: float) -> list[np.ndarray]:
-        return [x + context * slope for x, slope in self._arrays]
-
-    def sample_context(self, generator: np.random.Generator) -> float:
-        return float(generator.random())
-
-    def truth(self, context: float) -> tuple[np.ndarray, list[np.ndarray]]:
-        losses = self._losses[0][-1] + context * self._losses[1][-1]
-        return losses, [x[-1] + context * slope[-1] for x, slope in self._arrays]
-
-    def mdp(self, context: float) -> of.LayeredMDP:
-        return of.LayeredMDP(self.layout, *self.truth(context))
-
-
 def ratio(name: str, ours: Callable[[], object], other: Callable[[], object], target: float) -> None:
-    """In turn, and the least of each."""
+    """Print the ratio of the minima of alternating runs."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for side, run in enumerate((ours, other)):
@@ -71,8 +37,7 @@ def ratio(name: str, ours: Callable[[], object], other: Callable[[], object], ta
     )
 
 
-CHAINS = "packed_steps", "packed_self_tuning_steps", "packed_visits", "packed_ahead", "packed_round"
-CHAINS += "packed_self_tuning_ahead", "packed_fit_runs"
+CHAINS = "packed_steps", "packed_self_tuning_steps", "packed_visits", "packed_ahead", "packed_self_tuning_ahead", "packed_fit_runs"
 
 
 def own_python(episodes: int = 3000) -> None:
@@ -81,9 +46,9 @@ def own_python(episodes: int = 3000) -> None:
     for label, chosen in (("self-tuning", {}), ("factors by hand", {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50})):
         found = []
         for _ in range(ROUNDS):
-            env, clock = Mixed([1, 3, 3, 3], 3, 10), Clock()
+            env, clock = FreshContexts([1, 3, 3, 3], 3, 10), Clock()
 
-            def play(episodes: int, env: Mixed = env, chosen: dict = chosen) -> None:
+            def play(episodes: int, env: FreshContexts = env, chosen: dict = chosen) -> None:
                 of.simulate(env, of.OPO(env.layout, env.loss_class, env.dynamics_class, **chosen), episodes, progress=False)
 
             play(300)
@@ -102,7 +67,7 @@ def own_python(episodes: int = 3000) -> None:
 
 
 def whole_run(episodes: int = 3000) -> None:
-    env = Mixed([1, 3, 3, 3], 3, 6)
+    env = FreshContexts([1, 3, 3, 3], 3, 6)
     options = {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50}
     for label, chosen in (("factors by hand", options), ("self-tuning", {})):
 
@@ -127,7 +92,7 @@ class _Halves:
 
 
 def numpy_chain(layout: of.Layout, models: list, rule) -> np.ndarray:
-    """Algorithm 1 model by model as one writes it in NumPy: one matrix product a layer, visits summed as they come."""
+    """Algorithm 1 in NumPy, one model at a time: one matrix product per layer, and running sums of visits."""
     policy, sum_q, visits = np.full(layout.shape, 1 / layout.n_actions), np.zeros(layout.shape), np.zeros(layout.shape)
     for losses, arrays in models:
         bonus = np.minimum(1, rule.beta_loss / 2 / (1 + visits)) + rule.weight * np.minimum(1, rule.beta_dynamics[0] / 2 / (1 + visits))
@@ -182,8 +147,8 @@ def many_seeds(episodes: int = 400) -> None:
 
 
 def one_run(episodes: int, memory: int, tuning: str) -> None:
-    """A run of its own process: seconds, and the peak of memory."""
-    env = Mixed([1, 3, 3, 3], 3, 10)
+    """A run in a separate process: its seconds and its peak memory."""
+    env = FreshContexts([1, 3, 3, 3], 3, 10)
     options = {} if tuning == "auto" else {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50}
 
     def play(episodes: int) -> None:

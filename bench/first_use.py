@@ -1,4 +1,4 @@
-"""Seconds from the start of a process to the import of the package, and to the first use of it; run by `scaling.py`."""
+"""Seconds from the start of a process to the import of the package and to its first result; run by `scaling.py`."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What bounds sums over CSR rows on this machine: numbers read at random places of caches of several sizes, and nothing else.
+"""A lower bound on the time of sums over CSR rows on this machine: reading numbers at random places of arrays of several sizes.
 
 python bench/gathers.py
 """
@@ -17,7 +17,7 @@ ENTRIES = 1 << 19
 
 @kernel
 def gather_sum(v, positions, times):
-    """Sum of v[positions], `times` over, in four registers of eight."""
+    """Sum of v[positions], repeated `times` times, in four registers of eight numbers."""
     a0 = a1 = a2 = a3 = vset(0.0)
     for _ in range(times):
         for p in range(0, positions.size - 31, 32):
@@ -29,11 +29,11 @@ def gather_sum(v, positions, times):
 
 
 def main() -> None:
-    """Print nanoseconds for each number, the best of several runs."""
+    """Print nanoseconds per number, the best of several runs."""
     generator = np.random.default_rng(0)
     for kilobytes in (8, 32, 160, 256, 900, 4000):
         v = np.ones(kilobytes * 125)
-        # Few positions, so that what they take themselves comes from a near cache.
+        # Few positions, so that they stay in the cache nearest to the processor.
         positions = generator.integers(0, v.size, 1 << 12 if kilobytes < 64 else ENTRIES).astype(np.uint32)
         times = ENTRIES // positions.size
         best = np.inf

@@ -1,4 +1,4 @@
-"""How often the guard of `opo_fast.benchmarking` cries wolf, and what it misses, beside processes that keep the machine busy.
+"""How often the guard of `opo_fast.benchmarking` raises false alarms, and what it misses, while other processes keep the machine busy.
 
 python bench/guard_trials.py [TRIALS] [BUSY PROCESSES]
 """
@@ -18,9 +18,9 @@ import opo_fast as of
 from opo_fast.benchmarking import paired_ratio
 
 MOST, PAIRS = 1.1, 200
-"""What a test allows, and the pairs of the fixture `guard`."""
+"""The ratio that a test allows, and the number of pairs of the fixture `guard`."""
 CALLS = 4
-"""Of the function in one run; a run that is slower by a quarter has one more."""
+"""Calls of the function in one run; one call more makes a run slower by a quarter."""
 
 
 def busy() -> None:

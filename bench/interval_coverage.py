@@ -1,4 +1,7 @@
-"""How often the intervals of off-policy estimates hold the exact value: `interval_coverage.py [SEEDS] [EPISODES]` (500, 500)."""
+"""How often the intervals of off-policy estimates contain the exact value.
+
+python bench/interval_coverage.py [SEEDS] [EPISODES]    # defaults: 500 and 500
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from opo_fast.offline import evaluate_policy
 def coverage(
     of_world: World, seeds: int, episodes: int, *, propensities: bool, classes: bool = False, **options: object
 ) -> dict[str, tuple[float, float, float]]:
-    """For each estimator the share of seeds whose 95 % interval holds the exact value, its bias in standard errors, and the mean width."""
+    """For each estimator the share of seeds whose 95 % interval contains the exact value, the bias in standard errors, and the width."""
     held: dict[str, list[tuple[bool, float, float]]] = {}
     if classes:
         options.update(zip(("loss_class", "dynamics_class"), finite_classes(of_world), strict=True))

@@ -1,4 +1,4 @@
-"""Batches, building and updating: rows of `work.py`, beside one product per layer and a parallel loop over models."""
+"""Rows of `work.py` for batches, building and updating models, compared with one product per layer and a parallel loop over models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def occupancy_many(name):
 
 
 def numpy_evaluate_many():
-    """One product (64, S) times (S, S A) for each layer; only the newest values are kept."""
+    """One product (64, S) times (S, S A) per layer; only the newest values are kept."""
     mdp, P, losses, policies = stationary("dense")
     layout, (n_states, n_actions), turned = mdp.layout, losses.shape, np.ascontiguousarray(P.T)
 
@@ -76,7 +76,7 @@ def numpy_occupancy_many():
 
 
 def scipy_evaluate_many():
-    """SciPy CSR times (S, 64), policies with the batch as their last axis, as SciPy wants them."""
+    """SciPy CSR times (S, 64); the batch is the last axis of the policies, which is the fast layout for SciPy."""
     mdp, P, losses, policies = stationary("csr")
     layout, (n_states, n_actions) = mdp.layout, losses.shape
     turned = np.ascontiguousarray(policies.transpose(1, 2, 0))
@@ -93,7 +93,7 @@ def scipy_evaluate_many():
 
 
 def scipy_occupancy_many():
-    """The same with a transpose that is kept."""
+    """The same, with a transpose that is computed in advance."""
     mdp, P, _, policies = stationary("csr")
     layout, turned, out = mdp.layout, np.ascontiguousarray(policies.transpose(1, 2, 0)), np.empty((*mdp.layout.shape, B))
     forward, first = P.T.tocsr(), P[: layout.n_actions].T.tocsr()

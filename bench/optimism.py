@@ -2,11 +2,10 @@
 
     python bench/optimism.py [SEEDS] [EPISODES]
 
-A run counts where the estimate is at most the optimum at every episode's context; the theory promises a share of
-1 - delta = 0.95 of the runs. At the theory's constants most bonuses are saturated and the estimate is 0, so that the
-promise is kept but says little: the smaller factors show where it breaks. The estimate of policy optimization (opo,
-tabular-opo, po-cmab) is of the policy it evaluates, not of the best one, so that it lies above the optimum wherever the bonus
-is less than that policy's regret.
+A run counts as optimistic if the estimate is at most the optimum at every episode's context; the theory guarantees that for a share of
+1 - delta = 0.95 of the runs. At the theory's constants most bonuses are saturated and the estimate is 0, so the guarantee holds but says
+little; smaller factors show where it fails. Policy optimization (opo, tabular-opo, po-cmab) estimates the value of the policy that it
+evaluates, not of the best one, so the estimate lies above the optimum wherever the bonus is smaller than that policy's regret.
 """
 
 from __future__ import annotations

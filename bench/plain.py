@@ -1,4 +1,4 @@
-"""The named alternatives: what somebody writes in an afternoon, in plain single-thread Numba and in NumPy/SciPy."""
+"""Alternatives for the benchmarks: straightforward single-threaded code in Numba and in NumPy/SciPy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 @numba.njit(cache=True)
 def plain_chain(n_steps, layers, n_actions, blocks, starts, losses, eta, half_loss, half_dynamics, policy, sum_q, visits, q, v, d):
-    """`n_steps` steps of Algorithm 1 at one context under one dynamics, occupancies summed as they come.
+    """`n_steps` steps of Algorithm 1 at one context under one dynamics, with running sums of occupancies.
 
-    Rows are state * n_actions + action, block h is (row, next state) at `starts[h]`: the layout in which a user has it.
+    Rows are state * n_actions + action; block h (row, next state) begins at `starts[h]`.
     """
     horizon = len(layers) - 1
     for _ in range(n_steps):

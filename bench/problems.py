@@ -1,4 +1,4 @@
-"""Random models of given sizes, and the sources that the chain engine asks."""
+"""Random models of given sizes, and sources of models for the chain engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dense_mdp(sizes, n_actions, seed=0):
 
 
 def csr_array(n_rows, n_next, successors, generator, band=None):
-    """Rows of `successors` random next states; with `band`, within that distance of the row's own place."""
+    """Rows with `successors` random next states; with `band`, all are near the row's relative position."""
     if successors == n_next:
         indices = np.tile(np.arange(n_next), (n_rows, 1))
     elif band is None:
@@ -54,14 +54,14 @@ def csr_array(n_rows, n_next, successors, generator, band=None):
 def csr_mdp(sizes, n_actions, successors, seed=0, band=None):
     generator = rng(seed)
     layout = of.Layout(sizes, n_actions)
-    # The start state leads everywhere, so that no row is skipped as unreachable.
+    # The start state leads to all states, so that no row is skipped as unreachable.
     arrays = [csr_array(n_actions, sizes[1], sizes[1], generator)]
     arrays += [csr_array(a * n_actions, b, min(successors, b), generator, band) for a, b in itertools.pairwise(sizes[1:])]
     return of.LayeredMDP(layout, generator.random(layout.shape), arrays)
 
 
 class OneModelEach:
-    """A source with one model per context: context i has model i, whatever the fit."""
+    """A source with one model per context, whatever the fit: context i has model i."""
 
     def __init__(self, mdps):
         self.mdps = mdps
@@ -74,14 +74,14 @@ class OneModelEach:
 
 
 def engine_of(mdps, memory=1 << 32):
-    """A chain engine over the given models, at a setting in which policies move."""
+    """A chain engine over the given models, with parameters at which the policies change."""
     layout = mdps[0].layout
     rule = opo_rule(layout, 0.05, 20.0, 5.0)
     return ChainEngine(layout, None, rule, OneModelEach(mdps), memory)
 
 
 class PlausibleEach(OneModelEach):
-    """A source of plausible sets that stay as they are: `mdps[context]` are the candidates, whose first is the fit."""
+    """A source of constant plausible sets: `mdps[context]` are the candidates, and the first of them is the fit."""
 
     def losses(self, fit, context):
         return self.mdps[context][fit].row_losses
@@ -97,14 +97,14 @@ class PlausibleEach(OneModelEach):
 
 
 def self_tuning_engine_of(mdps, memory=1 << 32):
-    """A chain engine of the self-tuning rule; at the constants of plausible sets no bonus matters."""
+    """A chain engine of the self-tuning rule with plausible sets; the bonuses have no effect at its constants."""
     layout = mdps[0][0].layout
     rule = self_tuning_rule(layout, loss_class_size=10, dynamics_class_size=10, delta=0.05, episodes=None, plausible=True)
     return ChainEngine(layout, None, rule, PlausibleEach(mdps), memory)
 
 
 def constant_history(n, candidates=None):
-    """`n` steps under the same fits; with `candidates` so many dynamics stay plausible."""
+    """`n` steps under the same fits; with `candidates`, so many dynamics are plausible."""
     history = History()
     for _ in range(n):
         history.append(Fits(0, 0) if candidates is None else Fits(0, 0, 0, candidates))

@@ -1,4 +1,4 @@
-"""Time of a chain step under the rules of OPO, E-UC3RL and RM-UCDD, on the same models: what the visit rule costs.
+"""Time of a chain step under the rules of OPO, E-UC3RL and RM-UCDD on the same models, which shows the cost of the sums of visits.
 
 python bench/replay_speed.py
 """
@@ -16,7 +16,7 @@ from opo_fast.algorithm.history import Fits, History
 from opo_fast.algorithm.rules import ChainRule
 
 SHAPES = [(4, 3, 3, 20_000), (10, 5, 3, 20_000), (6, 20, 4, 4_000), (20, 20, 4, 2_000), (50, 50, 5, 60)]
-"""Horizon, states of a layer, actions, steps."""
+"""Horizon, states per layer, actions, steps."""
 REPEATS = 7
 
 
@@ -29,7 +29,7 @@ class Source:
     def losses(self, fit: int, context: int) -> np.ndarray:
         return self.models[fit].row_losses
 
-    def transitions(self, fit: int, context: int) -> of.layers.Transitions:
+    def transitions(self, fit: int, context: int) -> of.Transitions:
         return self.models[fit].transitions
 
 
@@ -50,7 +50,7 @@ def model(rng: np.random.Generator, horizon: int, size: int, n_actions: int) -> 
 
 
 def seconds_per_step(models: list[of.LayeredMDP], rule: ChainRule, steps: int) -> float:
-    """Of one context: of eight in lockstep where the layout is packed."""
+    """Seconds per step at one context; if the layout is packed, eight contexts run in one pack."""
     history, rng = History(), np.random.default_rng(1)
     fits = np.sort(rng.integers(len(models), size=steps)).tolist()
     for fit in fits:
@@ -71,7 +71,7 @@ def main() -> None:
     print(f"{'H/S/A':>12s}" + "".join(f"{name:>20s}" for name in rules(2)))
     for horizon, size, n_actions, steps in SHAPES:
         models = [model(rng, horizon, size, n_actions) for _ in range(3)]
-        # The rules in turn, and the least of each: what else runs on the machine only adds.
+        # Rules alternate, and the minimum of each is taken, since other load on the machine only adds to a time.
         found = {name: [] for name in rules(horizon)}
         for _ in range(REPEATS):
             for name, rule in rules(horizon).items():

@@ -33,7 +33,7 @@ def run(quick: bool, path: str, only: str | None) -> None:
 
 
 def rows(saved: dict) -> list[tuple[str, float, dict[str, float], float, bool]]:
-    """Of each item: its name, our seconds per unit, each alternative's ratio to it, the target and whether it is a limit."""
+    """For each item its name, the package's seconds per unit, each alternative's ratio to that, the target, and whether it is a limit."""
     items: dict[str, dict] = {}
     for entry in saved["benchmarks"]:
         info = entry["extra_info"]

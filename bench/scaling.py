@@ -1,4 +1,4 @@
-"""How cost grows, what memory it takes, and how long compiling takes; prints one line per figure.
+"""How time grows with the size of the problem, how much memory is used, and how long compilation takes; prints one line per figure.
 
 python bench/scaling.py                 # all
 python bench/scaling.py fresh memory    # some: fresh, returning, transitions, long, horizon, memory, compile
@@ -22,7 +22,7 @@ import opo_fast as of
 
 
 def best(function, repeats=3):
-    """Least seconds of several calls."""
+    """Seconds of the fastest of several calls."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -94,7 +94,7 @@ def long():
     began = time.perf_counter()
     result, _ = run_of(env, 10_000)
     total = time.perf_counter() - began
-    # The steps alone, in packs of eight fresh contexts on all threads, at the same numbers of steps.
+    # Only the steps, in packs of eight fresh contexts on all threads, with the same numbers of steps.
     steps = sum(range(10_000))
     models = [env.mdp(c) for c in np.linspace(0.01, 0.99, 64)]
     history = constant_history(5000)
@@ -160,7 +160,7 @@ def memory():
 
 
 def compile():
-    """Import, first run with a cold and a warm kernel cache."""
+    """Seconds of the import and of a first run, with a cold and a warm kernel cache."""
     here = pathlib.Path(__file__).resolve().parent
     for what in ((), ("all",)):
         with tempfile.TemporaryDirectory() as cache:

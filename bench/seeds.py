@@ -1,4 +1,4 @@
-"""Eight seeds of one setting: side by side in one call, and one after the other."""
+"""Rows of `work.py` for eight seeds of one setting: in one call, compared with one run after the other."""
 
 from __future__ import annotations
 
@@ -14,26 +14,36 @@ SEEDS = 8
 
 
 class FreshContexts:
-    """A fresh context in [0, 1] each episode; one function gives all candidates, each between two random models."""
+    """A fresh context in [0, 1] in each episode; one function gives all candidates, each an interpolation between two random models."""
 
     name = "fresh contexts"
 
-    def __init__(self, sizes, n_actions, candidates):
+    def __init__(self, sizes: list[int], n_actions: int, candidates: int) -> None:
         generator = rng()
         self.layout = of.Layout(sizes, n_actions)
-        self._losses = generator.random((2, candidates, *self.layout.shape))
-        self._arrays = [generator.dirichlet(np.ones(b), (2, candidates, a, n_actions)) for a, b in itertools.pairwise(sizes)]
-        self.loss_class = of.FiniteLossClass.from_function(lambda c: self._between(self._losses, c), candidates)
-        self.dynamics_class = of.FiniteDynamicsClass.from_function(lambda c: [self._between(p, c) for p in self._arrays], candidates)
+        x, y = generator.random((2, candidates, *self.layout.shape))
+        self._losses, self._arrays = (x, y - x), []
+        for n, n_next in itertools.pairwise(sizes):
+            x, y = (generator.dirichlet(np.ones(n_next), (candidates, n, n_actions)) for _ in range(2))
+            self._arrays.append((x, y - x))
+        self.loss_class = of.FiniteLossClass.from_function(self.losses, candidates)
+        self.dynamics_class = of.FiniteDynamicsClass.from_function(self.arrays, candidates)
 
-    def _between(self, ends, context, which=slice(None)):
-        return (1 - context) * ends[0, which] + context * ends[1, which]
+    def losses(self, context: float) -> np.ndarray:
+        return self._losses[0] + context * self._losses[1]
 
-    def sample_context(self, generator):
+    def arrays(self, context: float) -> list[np.ndarray]:
+        return [x + context * slope for x, slope in self._arrays]
+
+    def sample_context(self, generator: np.random.Generator) -> float:
         return float(generator.random())
 
-    def mdp(self, context):
-        return of.LayeredMDP(self.layout, self._between(self._losses, context, -1), [self._between(p, context, -1) for p in self._arrays])
+    def truth(self, context: float) -> tuple[np.ndarray, list[np.ndarray]]:
+        losses = self._losses[0][-1] + context * self._losses[1][-1]
+        return losses, [x[-1] + context * slope[-1] for x, slope in self._arrays]
+
+    def mdp(self, context: float) -> of.LayeredMDP:
+        return of.LayeredMDP(self.layout, *self.truth(context))
 
 
 WORLDS = {
@@ -63,7 +73,7 @@ def in_turn(world, episodes):
 
 
 def rows(work, episodes=400):
-    """A row for each world, made by `work`."""
+    """One row for each world; `work` makes it."""
     for world in WORLDS:
         yield work(
             f"8 seeds side by side, T={episodes}, {world}, 10+10 candidates",

@@ -1,11 +1,11 @@
-"""What OPO without parameters does beside factors by hand, a greedy planner and E-UC3RL, and whether its promises hold.
+"""Self-tuning OPO compared with OPO with factors chosen by hand, a greedy planner and E-UC3RL, and whether its guarantees hold.
 
     python bench/self_tuning.py FOLDER PART [SEEDS]       # measure; finished runs are kept in FOLDER/PART.jsonl and not run again
-    python bench/self_tuning.py FOLDER report [PART ...]  # tables of what was measured
+    python bench/self_tuning.py FOLDER report [PART ...]  # tables of the results
 
-Parts: worlds (finite classes), icu (2,000 episodes on the full ICU model), grid (parametric classes beside an 8 x 8 grid of
-factors), outside (the truth left out of both classes), coverage (does the truth stay plausible?), certificate (regret of the
-chains in every state beside AdaHedge's bound).
+Parts: worlds (finite classes), icu (2,000 episodes on the full ICU model), grid (parametric classes, compared with an 8 x 8 grid of
+factors), outside (the truth is left out of both classes), coverage (whether the truth stays plausible), certificate (regret of the chains
+in every state against AdaHedge's bound).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BONUSES = [10.0**k for k in range(-9, -1)]
 RATES = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0]
 DELTA = 0.05
 LONGER = {"frozen-lake H20": 8, "icu-reduced": 8}
-"""How many times the episodes of a world are played where the truth is left out; learning ends late in these."""
+"""Multiples of the number of episodes in the part "outside", for worlds in which learning takes longer."""
 OTHERS = ("by hand", "by hand, own factor", "greedy", "e-uc3rl")
 
 
@@ -56,7 +56,7 @@ def by_name(env: Any, agent: str, episodes: int, seed: int, factors: tuple[float
 
 
 def worlds(seeds: int, others: int = 4) -> Iterator[Job]:
-    """OPO without parameters on all seeds, the other agents on the first few."""
+    """Self-tuning OPO on all seeds, the other agents on the first few."""
     for seed in range(seeds):
         for world, (make, episodes, own) in FINITE.items():
             for agent in ("opo", *OTHERS) if seed < others else ("opo",):
@@ -87,7 +87,7 @@ def grid(seeds: int, episodes: int = 1000) -> Iterator[Job]:
         for world in PARAMETRIC:
             yield f"{world}|auto|{seed}", lambda w=world, s=seed: run(w, s, None)
             yield f"{world}|greedy|{seed}", lambda w=world, s=seed: planner(w, s)
-        # Every second factor first, and the largest rates first, so that a run that is cut short has seen what matters.
+        # Every second factor and the largest rates come first, so that an interrupted run has the most useful part of the grid.
         settings = sorted(((i, j) for i in range(8) for j in range(8)), key=lambda at: (at[0] % 2 + (at[1] + 1) % 2, -at[1], at[0]))
         for i, j in settings:
             for world in PARAMETRIC:
@@ -101,7 +101,7 @@ def outside(seeds: int) -> Iterator[Job]:
         env = make(seed)
         losses = [model for i, model in enumerate(env.loss_models) if i != env.true_loss]
         dynamics = [model for i, model in enumerate(env.dynamics_models) if i != env.true_dynamics]
-        # Candidates that rule out what happens leave none that explains the data: an error, not a misspecified class.
+        # A candidate that excludes observed transitions could leave a class without any fit, which is an error.
         dynamics = [model for model in dynamics if not _excludes(env, model)] or list(env.dynamics_models)
         classes = of.FiniteLossClass(losses), of.FiniteDynamicsClass(dynamics)
         made = {"opo": of.OPO, "greedy": agents.Greedy}[agent](env.layout, *classes, action_mask=env.action_mask)
@@ -129,7 +129,7 @@ def _excludes(env: Any, model: Callable[[Any], Any]) -> bool:
 
 
 def coverage(runs: int) -> Iterator[Job]:
-    """Whether the truth left a set at any time of a run of OPO, which chooses the data."""
+    """Whether the truth left a plausible set at any time of a run of OPO, which chooses the data."""
     for seed in range(runs):
         yield f"finite|opo|{seed}", lambda s=seed: _finite_coverage(s)
         yield f"parametric|opo|{seed}", lambda s=seed: _parametric_coverage(s)
@@ -139,7 +139,7 @@ def _finite_coverage(seed: int, episodes: int = 150) -> Entry:
     env = envs.random_finite(horizon=3, n_states=3, n_actions=2, n_contexts=3, n_losses=20, n_dynamics=20, seed=seed)
     agent = of.OPO(env.layout, env.loss_class, env.dynamics_class, delta=DELTA)
     of.simulate(env, agent, episodes, seed, progress=False)
-    # The sets are nested: who is in the last was in all.
+    # The sets are nested, so a candidate in the last set was in all of them.
     last = agent.loss_oracle._set.members, agent.dynamics_oracle._set.members
     return {"losses": env.true_loss not in last[0], "dynamics": env.true_dynamics not in last[1]}
 
@@ -160,7 +160,7 @@ def _parametric_coverage(seed: int, episodes: int = 60) -> Entry:
         dynamics |= bool((far > radius + 1e-12).any())
         oracle = agent.loss_oracle
         oracle.plausible()
-        # The matrix of the newest data; sets with an older one are larger.
+        # The matrix of the newest data, since sets with an older one are larger.
         ball, square = oracle._balls[-1], oracle._regular.reshape(world.d + 1, -1)[:-1, :-1]
         losses |= bool(np.linalg.norm(square @ (world.theta - ball[:-1])) > ball[-1])
     return {"losses": losses, "dynamics": dynamics}
@@ -173,7 +173,7 @@ def certificate(seeds: int) -> Iterator[Job]:
 
 
 def _certificate(world: str, seed: int, episodes: int = 150) -> Entry:
-    """Regret of the chains in every state and context beside 2 Delta, read from the engine step by step."""
+    """Regret of the chains in every state and context, and 2 Delta, read from the engine step by step."""
     env = FINITE[world][0](seed)
     agent = agents.make("opo", env, episodes=episodes)
     of.simulate(env, agent, episodes, seed, progress=False)
@@ -185,7 +185,7 @@ def _certificate(world: str, seed: int, episodes: int = 150) -> Entry:
         lost = np.zeros(env.layout.n_states)
         for k in range(1, agent.steps + 1):
             chain, lane = engine.chain(context, agent.history, k)
-            # Sums of Q less their least, so that differences are Q less a constant, which the regret does not depend on.
+            # The sums of Q are relative to their minimum, so differences are Q up to a constant, on which the regret does not depend.
             after = chain.sum_q[lane :: chain.lanes].copy()
             lost += np.add.reduceat(policy * (after - before), engine.rows[:-1])
             policy, before = chain.policy(lane).copy(), after
@@ -197,7 +197,7 @@ def _certificate(world: str, seed: int, episodes: int = 150) -> Entry:
     return {"states": states, "violated": violated, "largest": largest}
 
 
-# -- what was measured ----------------------------------------------------------------------------------------------------
+# -- reports of the results ----------------------------------------------------------------------------------------------------
 
 
 def read(file: pathlib.Path) -> dict[str, Entry]:

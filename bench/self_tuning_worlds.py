@@ -1,4 +1,4 @@
-"""The worlds on which `self_tuning.py` measures OPO without parameters: name, a maker from a seed, and the number of episodes."""
+"""The worlds on which `self_tuning.py` measures self-tuning OPO: name, a function of the seed that makes it, and number of episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opo_fast import envs
 from opo_fast.oracles import LinearLossClass, MixtureDynamicsClass, SoftmaxDynamicsClass, TabularDynamicsClass
 
 SMALL_GAPS = 2e-8
-"""Factor on the betas that fits where actions differ by little; elsewhere 2e-6."""
+"""Factor on the betas for worlds in which actions differ by little; 2e-6 in the others."""
 
 
 def _finite(seed: int, **options: Any) -> envs.Environment:
@@ -37,11 +37,11 @@ FINITE: dict[str, tuple[Callable[[int], Any], int, float]] = {
     "icu-reduced": (lambda s: envs.make("icu-reduced"), 500, SMALL_GAPS),
     "icu-sepsis": (lambda s: envs.make("icu-sepsis"), 150, 2e-6),
 }
-"""Worlds of finite classes: maker, episodes, and the factor on the betas that was set by hand. The first ten are the judged ones."""
+"""Worlds of finite classes: maker, episodes, and the factor on the betas that was chosen by hand. The first ten are those of the report."""
 
 
 class World:
-    """A contextual MDP whose truth lies in two parametric classes.
+    """A contextual MDP whose truth is in two parametric classes.
 
     Contexts are 8 points of the simplex of dimension d. Losses are <table(s, a) * c, theta> with theta and the table in [0, 1]^d.
     """
@@ -66,7 +66,7 @@ class World:
 
 
 def tabular(horizon: int, seed: int) -> World:
-    """One table of transitions, the same at all contexts."""
+    """One table of transitions for all contexts."""
     world = World(horizon, seed)
     rows = world.rows()
     world.dynamics_class, world.dynamics = TabularDynamicsClass(), lambda c: rows
@@ -90,7 +90,7 @@ def softmax(horizon: int, seed: int) -> World:
 
 
 def mixture(horizon: int, seed: int) -> World:
-    """Five known dynamics, their weights linear in the context: four rows on the simplex."""
+    """Five known dynamics with weights that are linear in the context."""
     world = World(horizon, seed)
     bases, weights = [world.rows() for _ in range(5)], world.rng.dirichlet(np.full(5, 0.3), world.d)
     world.dynamics_class = MixtureDynamicsClass(bases, groups=world.d, memberships=lambda c: c)

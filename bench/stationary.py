@@ -1,11 +1,11 @@
-"""A large stationary model beside SciPy: memory in ratios to the input, times in ratios to `losses + P @ v` and its minimum.
+"""A large stationary model compared with SciPy: memory relative to the input, times relative to `losses + P @ v` and its minimum.
 
 python bench/stationary.py                                # a million states, 4 actions, 8 random successors, 100 layers
 python bench/stationary.py --states 100000 --horizon 20
 
-NUMBA_NUM_THREADS says how many threads there are. The input is P in CSR (positions of 32 bits) and the losses. SciPy's loop keeps
-the values of all layers, as `solve(returns="v")` does, and takes the minimum over the actions column by column, which is
-several times as fast as ``min(axis=1)``.
+NUMBA_NUM_THREADS sets the number of threads. The input is P in CSR with 32-bit indices and the losses. SciPy's loop keeps the values of
+all layers, as `solve(returns="v")` does, and takes the minimum over the actions column by column, which is several times faster than
+``min(axis=1)``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def forget_peak():
 
 
 def made(states, actions, successors, seed=0):
-    """P and losses: each pair's successors are one in each of as many parts of the states."""
+    """P and losses. The states are divided into as many parts as there are successors; each pair has one successor in each part."""
     rng, rows = np.random.default_rng(seed), states * actions
     indices = np.empty((rows, successors), np.int32)
     bounds = np.arange(successors + 1) * states // successors
@@ -45,7 +45,7 @@ def made(states, actions, successors, seed=0):
 
 
 def plain_solve(P, losses, horizon):
-    """Values (H, S), the last layer's last."""
+    """Values (H, S), layer by layer."""
     v = np.empty((horizon, losses.shape[0]))
     q = losses
     for h in range(horizon - 1, -1, -1):
@@ -59,7 +59,7 @@ def plain_solve(P, losses, horizon):
 
 
 def timed(function):
-    """Seconds of a call and the peak of its memory beyond what there was before, which its result counts among."""
+    """Seconds of a call, and by how much its peak of memory exceeds the memory before it; the result is included."""
     gc.collect()
     before = memory("VmRSS")
     forget_peak()

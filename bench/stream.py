@@ -1,4 +1,4 @@
-"""How fast the machine reads memory."""
+"""The machine's memory bandwidth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opo_fast.kernels._sync import meet
 
 @kernel
 def read_sum(array, lo, hi):
-    """Sum of array[lo:hi], eight streams of registers: bound by memory and by nothing else."""
+    """Sum of array[lo:hi] in eight registers, which is limited by memory bandwidth only."""
     a0 = vset(0.0)
     a1 = vset(0.0)
     a2 = vset(0.0)
@@ -24,7 +24,7 @@ def read_sum(array, lo, hi):
 
 @kernel
 def read_again(me, n, gate, array, times):
-    """The reads of a recursion over `times` layers that share the block `array`: back and forth, meeting after each."""
+    """The reads of a recursion over `times` layers that share the block `array`, in alternating directions; threads meet after each."""
     lo = array.size // 64 * me // n * 64
     hi = array.size // 64 * (me + 1) // n * 64
     total = 0.0

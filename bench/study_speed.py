@@ -1,6 +1,6 @@
-"""What a study costs: two workers against one, recording and checkpoints, long horizons, and listing 10,000 runs.
+"""The cost of studies: two workers against one, recording and checkpoints, long horizons, and listing 10,000 runs.
 
-python bench/study_speed.py                # all; a few minutes
+python bench/study_speed.py                # all parts; a few minutes
 python bench/study_speed.py workers long   # some of: workers, overhead, long, listing
 """
 
@@ -29,10 +29,10 @@ LONG = {"name": "random-finite", "options": {"horizon": 1000, "n_contexts": 2}}
 
 
 def workers(folder: pathlib.Path) -> None:
-    """Three environments, four agents, eight seeds, one thread a worker: one worker against two.
+    """One worker against two, each with one thread, on three environments, four agents and eight seeds.
 
-    The wall times say little while other programs use the processors; the processor time that two workers need for the same
-    work, starting them included, says what they would gain on idle ones.
+    Wall times say little while other programs use the processors. The processor time that two workers need for the same work, including
+    their start, tells how much faster they would be on idle processors.
     """
     from joblib.externals.loky import get_reusable_executor
 
@@ -51,12 +51,12 @@ def workers(folder: pathlib.Path) -> None:
 
 
 def _processor_time() -> float:
-    """Of this process and of its children that have ended."""
+    """Processor time of this process and of its children that have ended."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def overhead(folder: pathlib.Path) -> None:
-    """Processor time of an episode with recording and signs of life over that without, in turns; and of a checkpoint."""
+    """Processor time of an episode with recording and signs of life relative to one without, in alternating runs; and of a checkpoint."""
     study = Study("overhead", [LONG], ["opo"], episodes=20_000, seeds=1)
     store = Store(folder / "overhead")
     store.prepare(study)

@@ -2,7 +2,7 @@
 
     python bench/theory_events.py [SEEDS] [FOLDER]
 
-Prints the table of docs/theory.md; exits with 1 where a statement is on the wrong side.
+Prints the table of docs/theory.md; exits with 1 if a statement is violated more often than the paper allows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EPISODES = 100
 
 
 def main(seeds: int = 200, folder: str | None = None) -> int:
-    """Run all, print the table, and say whether every statement was on the paper's side."""
+    """Run all worlds, print the table, and return whether all statements were consistent with the paper."""
     warnings.filterwarnings("ignore", "after 100 episodes every bonus")
     good, began = True, time.perf_counter()
     lost: dict[str, list[str]] = {}

@@ -1,13 +1,13 @@
-"""Whether threads help or stay away: calls on the default number of threads against the same calls on one.
+"""Whether threads help, and never harm: calls on the default number of threads against the same calls on one.
 
-Every process alternates between the two by the clock, all of them at the same moments, so that both settings meet the same
-load. Reported are medians and 99th percentiles: on an idle machine, back to back and after pauses; beside busy processes;
-and as one of several processes of this package side by side.
+All processes switch between the two settings at the same moments, so that both run under the same load. The report has medians and 99th
+percentiles: on an idle machine, without and with pauses between the calls; while other processes keep processors busy; and with several
+processes of this package at once.
 
     python bench/threads.py [--seconds 10] [--blind] [--calls NAME ...] [--loads NAME ...] [--json FILE]
 
-A ratio is the time on the default threads by that on one thread; wanted are medians of at most 1.1 and 99th percentiles of at
-most 1.5, and medians of at most 0.77 where a call must gain (`GAIN`) on an idle machine.
+A ratio is the time on the default number of threads divided by that on one thread. The aims are medians of at most 1.1, 99th percentiles
+of at most 1.5, and for the calls in `GAIN` on an idle machine medians of at most 0.77.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import opo_fast as of
 from opo_fast._support import threads
 
 SLOT = 0.2
-"""Seconds between two changes of the setting."""
+"""Seconds between two switches of the setting."""
 GAIN = ("layered CSR, evaluate", "dense, evaluate")
 LOADS = {
     "idle": (0, 0.0, 1),
@@ -39,7 +39,7 @@ LOADS = {
     "3 of ours": (0, 0.0, 3),
     "4 of ours": (0, 0.0, 4),
 }
-"""Busy processes, seconds of pause before each call, processes that call."""
+"""Number of busy processes, seconds of pause before each call, number of calling processes."""
 
 
 def stationary_dense(n_states, n_actions, horizon):
@@ -80,7 +80,7 @@ CALLS = {
 
 
 def timed(call, pause, seconds, blind, wait=lambda: None):
-    """Seconds of the calls on one thread and on the default, by the parity of the slot, after all processes `wait`ed."""
+    """Seconds of the calls on one thread (even slots) and on the default (odd slots), beginning after all processes have `wait`ed."""
     if blind:
         threads._load.file = None
     times = ([], [])
@@ -99,7 +99,7 @@ def timed(call, pause, seconds, blind, wait=lambda: None):
         call()
         took = time.perf_counter() - begin
         now = time.time()
-        # Where the other setting's slot begins while this call runs, the load is not this setting's.
+        # A call that runs into the next slot is dropped, since the load there belongs to the other setting.
         if int(now / SLOT) % 2 == default:
             times[default].append(took)
     return times

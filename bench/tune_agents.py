@@ -2,8 +2,8 @@
 
     python bench/tune_agents.py [EPISODES] [SEEDS] [AGENT ...]
 
-Every agent gets a grid of about the same size. The score of a setting is its regret over that of the uniform policy,
-averaged over the environments: 1 is uniform, 0 the optimum.
+Every agent has a grid of about the same size. The score of a setting is its regret divided by that of the uniform policy, averaged over
+the environments: 1 is the uniform policy, 0 the optimum.
 """
 
 from __future__ import annotations

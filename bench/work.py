@@ -1,8 +1,8 @@
-"""The work that is timed: each item has our contender and named alternatives that do the same work in the same process.
+"""The rows of the benchmarks: each has the package's function and alternatives that do the same work in the same process.
 
-A maker builds a contender's inputs and returns the function to time; `per` is what one call counts as (chain steps,
-episodes), so that contenders may do different amounts per call. `target` is how many times faster than the fastest
-alternative we mean to be ("within" items: at most that many times slower than the alternative).
+A maker builds the inputs of a contender and returns the function to time together with `per`, the number of units of work (chain steps,
+episodes) in one call, so that contenders may do different amounts per call. `target` is the aim: the package is at least that many times
+faster than the fastest alternative, or for "within" rows at most that many times slower.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Work:
     within: bool = False
     rounds: int = 7
     slow: bool = field(default=False)
-    """Left out of a quick run: an alternative takes more than a few seconds."""
+    """Left out of quick runs, since an alternative takes more than a few seconds."""
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------
 
 
 class MixedModels:
-    """A fresh context in [0, 1] each episode; candidate i moves from one random model to another as the context does."""
+    """A fresh context in [0, 1] in each episode; each candidate interpolates between two random models, and has its own function."""
 
     name = "mixed models"
 
@@ -124,7 +124,7 @@ def plausible_models(sizes, n_actions, contexts, candidates):
 
 
 def self_tuning_work(label, sizes, n_actions, contexts, steps, candidates, within):
-    """A step without parameters beside one with factors by hand; both under one fit that stays."""
+    """A step of self-tuning OPO compared with one with given parameters, both under one constant fit."""
 
     def ours():
         mdps = plausible_models(tuple(sizes), n_actions, contexts, candidates)
@@ -154,7 +154,7 @@ def self_tuning_items():
 
 @cache
 def bandwidth():
-    """Bytes per second that the machine reads, all threads together: the best of several passes over 400 MB."""
+    """Memory bandwidth of all threads together, in bytes per second: the best of several passes over 400 MB."""
     import time
     from concurrent.futures import ThreadPoolExecutor
 
@@ -192,7 +192,7 @@ def large_step(name):
 
 
 def read_twice(name):
-    """The time that reading the model twice takes at the measured bandwidth, as a pass over that many bytes."""
+    """The time of reading the model twice, measured as a pass over that many bytes."""
     from concurrent.futures import ThreadPoolExecutor
 
     from stream import read_sum
@@ -265,7 +265,7 @@ def operation_problem(name):
 
 
 def read_block_again(name):
-    """What no evaluation of all pairs can go below: reading the layers' shared block once for each, from the caches it fits."""
+    """A lower bound for any evaluation of all pairs: reading the block that all layers share once for each layer."""
     from stream import read_again
 
     from opo_fast._support.threads import run_together
@@ -305,7 +305,7 @@ def occupancy_matrix(name):
 
 
 def occupancy_transposed(name):
-    """The same with transposes that are kept."""
+    """The same, with transposes that are computed in advance."""
     mdp, arrays, _ = operation_problem(name)
     kept = {id(array): array.T.tocsr() for array in arrays}
     policy, out, layout = policy_of(mdp), np.empty(mdp.layout.shape), mdp.layout
@@ -328,7 +328,7 @@ def solve_ours(name):
 
 
 def quantecon_induction(name):
-    """Finite-horizon dynamic programming over the same transitions: the same sweeps, with a maximum for the mean."""
+    """Finite-horizon dynamic programming over the same transitions: the same sweeps, with a maximum instead of the mean."""
     from quantecon.markov import DiscreteDP
     from quantecon.markov.ddp import backward_induction
 

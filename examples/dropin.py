@@ -1,9 +1,9 @@
-"""OPO-CMDP at one context, written by hand in NumPy; with one import changed it runs on compiled kernels.
+"""OPO-CMDP at one context, written by hand in NumPy; after changing one import it runs on compiled kernels.
 
     python examples/dropin.py [SECONDS]     # times both at four sizes, about SECONDS each (default 2)
 
-The loop below is Algorithm 1 of the paper (lines 8 to 14) over a growing history of fits, with the sum of occupancies kept per
-dynamics. It takes its four operations from `ops`: the NumPy functions of this file, or `import opo_fast as ops`.
+The loop below is Algorithm 1 of the paper (lines 8 to 14) over a growing history of fits; it keeps a sum of occupancies for each
+dynamics. Its four operations come from `ops`: the NumPy functions in this file, or `import opo_fast as ops`.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import opo_fast
 
 
 def occupancy(mdp, policy):
-    """The probability of each pair of state and action, layer by layer."""
+    """The probability of each state-action pair, layer by layer."""
     d, parts = np.ones(1), []
     for states, P in zip(mdp.layers, [*mdp.P, None], strict=True):
         parts.append(d[:, None] * policy[states])
@@ -28,7 +28,7 @@ def occupancy(mdp, policy):
 
 
 def evaluate(mdp, policy):
-    """Q and V from the last layer back."""
+    """Q and V, from the last layer to the first."""
     q, v = np.empty(policy.shape), np.empty(len(policy))
     for h in reversed(range(len(mdp.layers))):
         states = mdp.layers[h]
@@ -52,7 +52,7 @@ numpy_ops = SimpleNamespace(occupancy=occupancy, evaluate=evaluate, bonus=bonus,
 
 
 def opo(ops, fits, order, steps, eta=1.0, beta=0.2):
-    """The policy after `steps` steps; step k uses the fit `order[k]`. The bonus here is of the visits under that fit."""
+    """The policy after `steps` steps; step k uses the fit `order[k]`, and its bonus the visits under that fit."""
     policy = np.full(fits[0].losses.shape, 1 / fits[0].losses.shape[1])
     visits, done, played = {k: np.zeros(policy.shape) for k in range(len(fits))}, dict.fromkeys(range(len(fits)), 0), [policy]
     for k in order[:steps]:
@@ -65,11 +65,11 @@ def opo(ops, fits, order, steps, eta=1.0, beta=0.2):
     return policy
 
 
-# -- two kinds of models, and the comparison -----------------------------------------------------------------------------------------------
+# -- the models in two forms, and the comparison -------------------------------------------------------------------------------------------
 
 
 def models(n_states, n_actions, horizon, count=3):
-    """The same random fits for both: plain arrays, and models that are validated once."""
+    """The same random fits in two forms: plain arrays, and validated models."""
     rng = np.random.default_rng(0)
     layout = opo_fast.Layout([1, *[n_states] * (horizon - 1)], n_actions)
     sizes, starts = layout.layer_sizes, np.cumsum([0, *layout.layer_sizes])

@@ -1,6 +1,6 @@
-"""Gradient boosting and a neural network as oracles: any scikit-learn regressor and classifier, in any agent.
+"""Gradient boosting and a neural network as oracles: any scikit-learn regressor and classifier works, in any agent.
 
-The world: three stages of a treatment, a patient is a point of the unit square, and which of two drugs helps depends on
+The environment is a treatment in three stages. A patient is a point in the unit square, and which of two drugs helps depends on
 the patient in a way that no linear function of the two numbers describes (an exclusive or).
 
     python examples/learned_models.py [episodes] [picture.png]
@@ -44,7 +44,7 @@ class Treatment:
 
 
 def linear(context: tuple[float, float]) -> np.ndarray:
-    """(1, age, severity) for each pair of state and action: the class that does not hold the truth."""
+    """(1, age, severity) for each state-action pair: a class that does not contain the truth."""
     n = Treatment.layout.n_states * 2
     table = np.zeros((n, n * 3))
     for pair in range(n):
@@ -53,7 +53,7 @@ def linear(context: tuple[float, float]) -> np.ndarray:
 
 
 def agents(episodes: int) -> dict[str, of.OPO]:
-    """Three agents that differ in their oracles alone."""
+    """Three agents that differ only in their oracles."""
     layout = Treatment.layout
     classes = {
         "gradient boosting": (SklearnLossClass(GradientBoostingRegressor()), SklearnDynamicsClass(GradientBoostingClassifier())),
@@ -73,13 +73,13 @@ def agents(episodes: int) -> dict[str, of.OPO]:
 
 
 def main(episodes: int = 2000, picture: str | None = None, logged: int = 0) -> dict[str, of.SimulationResult]:
-    """Run the three agents on common random numbers; with `logged`, after a warm start from so many logged patients."""
+    """Run the three agents on common random numbers; with `logged`, after a warm start from this many logged patients."""
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
-    world, results = Treatment(), {}
+    treatment, results = Treatment(), {}
     for name, agent in agents(episodes).items():
         if logged:
-            agent.warm_start(TrajectoryLog.collect(world, logged, seed=7))
-        results[name] = result = of.simulate(world, agent, episodes, seed=0)
+            agent.warm_start(TrajectoryLog.collect(treatment, logged, seed=7))
+        results[name] = result = of.simulate(treatment, agent, episodes, seed=0)
         late = slice(episodes // 2, None)
         excess = (result.held_out_squared_error - result.true_squared_error)[late].mean()
         regret, seconds = result.cumulative_regret[-1], result.settings["seconds"]
@@ -88,7 +88,9 @@ def main(episodes: int = 2000, picture: str | None = None, logged: int = 0) -> d
         from opo_fast.runs.plots import regret_curves
 
         regret_curves(
-            {name: [result] for name, result in results.items()}, picture, title="A class that holds the truth, and one that does not"
+            {name: [result] for name, result in results.items()},
+            picture,
+            title="Classes that contain the truth, and one that does not",
         )
     return results
 

@@ -83,7 +83,7 @@ _LATER = {
     "simulate_many": "runs.many",
     "tune": "runs.tune",
 }
-"""Names that are imported when they are asked for, and the modules that have them."""
+"""Names that are imported on first use, and their modules."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""A guard of speed for tests: a function timed against a named alternative in interleaved pairs, judged by their ratio.
+"""Speed tests that compare a function with an alternative: both are timed in interleaved pairs, and the ratio is judged.
 
-Absolute times change with the machine and with what else runs on it; both sides of a pair meet the same conditions, so their
-ratio hardly does. Put ``pytest_plugins = ["opo_fast.benchmarking"]`` into ``conftest.py``; then::
+Absolute times depend on the machine and its load. Both sides of a pair run under the same conditions, so their ratio hardly depends on
+them. Put ``pytest_plugins = ["opo_fast.benchmarking"]`` into ``conftest.py``; then::
 
     def test_evaluate_is_faster_than_numpy(guard):
         guard(lambda: of.evaluate(mdp, policy), lambda: numpy_evaluate(mdp, policy), most=0.5)
@@ -23,18 +23,18 @@ from .errors import OpoError
 __all__ = ["PairedRatio", "paired_ratio"]
 
 BLOCK = 10
-"""Pairs between two looks at the interval."""
+"""Pairs between two evaluations of the interval."""
 ROUND = 2e-3
-"""Seconds that one timing takes at least: a call of microseconds is repeated."""
+"""Each timing takes at least so many seconds; shorter calls are repeated."""
 
 
 class PairedRatio(NamedTuple):
-    """How many times as long a function takes as its alternative.
+    """The time of a function divided by that of its alternative.
 
     Attributes
     ----------
     median, low, high : float
-        Of the ratios of the pairs, and an interval for their median (distribution-free, from order statistics).
+        The median ratio of the pairs, and a distribution-free confidence interval for it, from order statistics.
     pairs : int
     """
 
@@ -57,7 +57,7 @@ def paired_ratio(
     Parameters
     ----------
     run, alternative : callable
-        Without arguments. Each is called once before a clock runs, so that compiling is not timed.
+        Functions without arguments. Each is called once before it is timed, so that compilation does not count.
     most : float, optional
         Stop as soon as the interval lies on one side of this ratio.
     pairs : int
@@ -86,7 +86,7 @@ def paired_ratio(
 
 
 def _calls(function: Callable[[], Any]) -> int:
-    """How often a function is called in a timing; it has been called before."""
+    """How often to call a function in one timing."""
     function()
     once = min(_time(function, 1) for _ in range(3))
     return max(1, int(np.ceil(ROUND / max(once, 1e-7))))
@@ -100,7 +100,7 @@ def _time(function: Callable[[], Any], calls: int) -> float:
 
 
 def _interval(ratios: npt.NDArray[np.float64], level: float) -> PairedRatio:
-    """The median of sorted ratios, between the order statistics that enclose the true one with probability `level`."""
+    """The median of sorted ratios, and the order statistics that enclose the true median with probability `level`."""
     n = ratios.size
     below = int(binom.ppf((1 - level) / 2, n, 0.5))
     lowest = max(0, below - 1)
@@ -115,9 +115,9 @@ else:
 
     @pytest.fixture
     def guard() -> Callable[..., PairedRatio]:
-        """Fail where ``run`` takes more than ``most`` times as long as ``alternative``: ``guard(run, alternative, most=1.1)``.
+        """Fail if ``run`` takes more than ``most`` times as long as ``alternative``: ``guard(run, alternative, most=1.1)``.
 
-        It fails only where the whole interval of the ratio lies above ``most``, so that a noisy machine does not cry wolf.
+        It only fails if the whole interval of the ratio lies above ``most``, so that noise alone does not make it fail.
         """
 
         def judge(run: Callable[[], Any], alternative: Callable[[], Any], *, most: float, pairs: int = 200) -> PairedRatio:

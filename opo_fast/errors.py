@@ -1,4 +1,4 @@
-"""The one exception class of the package, and how it words a refusal."""
+"""The exception class of the package, and helpers for its messages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 class OpoError(ValueError):
-    """A refusal of `opo_fast`: the argument, the place and the value are in the message.
-
-    Every check of the package raises this class (a `ValueError`), where the user's call is.
-    """
+    """The error of every check in `opo_fast`: the message names the argument, the place and the value, and says what to do."""
 
 
 class Place:
-    """A place named in a message, put into words only if the message is needed: contexts can be long to print."""
+    """A place in a message, formatted only if the message is needed, since contexts can be slow to print."""
 
     def __init__(self, template: str, *values: Any) -> None:
         self._template, self._values = template, values
@@ -30,22 +27,19 @@ class Place:
 
 
 def install(extra: str) -> str:
-    """The command that adds an extra: from the folder where the package is used from its sources, by its name elsewhere.
-
-    pip takes the name of an installed package without asking an index for it.
-    """
+    """The command that installs an extra: by the folder if the package is used from its sources, and otherwise by its name."""
     return f"pip install -e '{ROOT}[{extra}]'" if (ROOT / "pyproject.toml").is_file() else f"pip install 'opo-fast[{extra}]'"
 
 
 def _check_threads_variable() -> None:
-    """Refuse a NUMBA_NUM_THREADS that Numba would refuse with a traceback (in a line, where the program is `opo-fast`)."""
+    """Refuse a NUMBA_NUM_THREADS that Numba would refuse; the program `opo-fast` then prints one line instead of a traceback."""
     value = os.environ.get("NUMBA_NUM_THREADS", "1")
     try:
         if int(value) > 0:
             return
     except ValueError:
         pass
-    error = OpoError(f"NUMBA_NUM_THREADS is {value!r} in the environment: a whole number of at least 1, or no such variable, is needed")
+    error = OpoError(f"the environment variable NUMBA_NUM_THREADS is {value!r}: set it to a whole number of at least 1, or unset it")
     if pathlib.Path(sys.argv[0] if sys.argv else "").stem != "opo-fast":
         raise error
     print(f"opo-fast: {error}", file=sys.stderr)

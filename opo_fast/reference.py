@@ -1,7 +1,7 @@
-"""The package's operations in plain NumPy, to be read beside the paper: no incremental trick, no kernel.
+"""The package's operations in plain NumPy, which follow the paper's equations: no kernels, no incremental computation.
 
-The signatures are those of the package's functions; ``backend="numpy"`` selects these. Inputs are taken as valid: the
-public functions of `opo_fast` validate.
+Signatures are those of the package's functions, which call these if ``backend="numpy"``. Inputs are not checked here; the public
+functions of `opo_fast` check them.
 """
 
 from .algorithm.algorithm1 import opo_cmdp, policy_chain

@@ -1,4 +1,4 @@
-"""What every test file shares: one profile of hypothesis, and settings of the process that are put back after each test."""
+"""What all tests share: the profile of hypothesis, and fixtures that restore settings of the process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ hypothesis.settings.load_profile("bounds" if os.environ.get("NUMBA_DISABLE_JIT",
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
 
 
-# A shell starts jobs in the background with Ctrl-C ignored; the tests of Ctrl-C press it themselves.
+# A shell starts background jobs with SIGINT ignored, but some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _ctrl_c():
-    """Every test leaves Ctrl-C as it was."""
+    """Check that each test restores the handler of Ctrl-C."""
     before = signal.getsignal(signal.SIGINT)
     yield
     after = signal.getsignal(signal.SIGINT)
@@ -44,7 +44,7 @@ def set_threads():
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, set_threads):
-    """Runs `opo-fast` with the given words in an empty folder, and checks the exit code."""
+    """A function that runs `opo-fast` with the given words in an empty folder, and checks the exit code."""
     from typer.testing import CliRunner
 
     from opo_fast.cli.commands import app
@@ -62,7 +62,7 @@ def call(tmp_path, monkeypatch, set_threads):
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of published cases beside the repository."""
+    """The folder of published cases next to the repository."""
     if not SHARED.is_dir():
         pytest.skip(f"the published cases are not beside the repository ({SHARED})")
     return SHARED

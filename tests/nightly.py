@@ -1,10 +1,10 @@
-"""What takes too long for each change: many fuzzed attempts, killed studies, kernels with every index checked, growth of memory.
+"""Tests that take too long for every change: many fuzzed attempts, killed studies, kernels with bounds checks, growth of memory.
 
     python tests/nightly.py                     # all four, about an hour on two processors
     python tests/nightly.py memory kills        # some of them
     python tests/nightly.py fuzz --seed 20260101    # other attempts; the default is today's date
 
-Ends with exit code 1 where one of them found something.
+The exit code is 1 if one of them finds something.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 CALLS, RUNS = 20_000, 100
 WARM = 2_000
 MOST_CALLS, MOST_RUNS = 2 << 20, 4 << 20
-"""Bytes by which the process may grow over all calls and over all runs: what the allocator's own habits come to."""
+"""Bytes by which the process may grow over all calls and over all runs, as the allocator does without a leak."""
 SLOW = 0.02
-"""Seconds above which a call is left out: 20,000 of them would take all night."""
+"""Slower calls are left out, since 20,000 of them would take all night; in seconds."""
 
 
 def fuzz(seed: int) -> int:
-    """Attempts of each group, more than a change has to pass."""
+    """Many attempts of each group."""
     codes = []
     for kinds, tries in (("CALLS", 20_000), ("FILES", 5_000), ("STATES", 5_000), ("COMMANDS", 2_000)):
         command = [sys.executable, "-m", "tests.fuzz.run", "--kinds", kinds, "--tries", str(tries), "--first", str(seed)]
@@ -58,7 +58,7 @@ def memory(seed: int) -> int:
 
 
 def growth(act: Callable[[int], object], times: int, looks: int = 40) -> float:
-    """Bytes by which this process grows over so many acts, by the median slope between two looks at its resident memory."""
+    """Bytes by which this process grows over many calls, from the median slope between measurements of its resident memory."""
     process, seen = psutil.Process(), list[int]()
     for look in range(looks):
         for i in range(look * times // looks, (look + 1) * times // looks):
@@ -67,12 +67,12 @@ def growth(act: Callable[[int], object], times: int, looks: int = 40) -> float:
         seen.append(process.memory_info().rss)
     at = np.arange(looks)
     first, second = np.triu_indices(looks, 1)
-    # The median of all slopes (Theil and Sen): a jump of the allocator is not taken for growth.
+    # The median of all slopes (Theil-Sen) ignores single jumps of the allocator.
     return float(np.median((np.array(seen)[second] - np.array(seen)[first]) / (at[second] - at[first]))) * looks
 
 
 def memory_here() -> int:
-    """The measurements; the exit code says whether both stay within their bounds."""
+    """Make both measurements; the exit code is 0 if they are within their bounds."""
     sys.path[:0] = [str(HERE), str(HERE / "fuzz")]
     import attempts
 
@@ -83,7 +83,7 @@ def memory_here() -> int:
     for name, (function, arguments) in attempts.public_calls().items():
 
         def call(function: Callable[..., object] = function, arguments: dict[str, object] = arguments) -> None:
-            with contextlib.suppress(of.OpoError):  # Such as a file that is not there.
+            with contextlib.suppress(of.OpoError):  # A file that does not exist, for example.
                 function(**arguments)
 
         call()

@@ -1,4 +1,4 @@
-"""Random layered models for property tests: every storage, with and without masks, down to one layer, state and action."""
+"""Random layered models for property tests, in every storage, with and without masks, down to one layer, state and action."""
 
 from __future__ import annotations
 
@@ -111,3 +111,11 @@ def models_with_policy(draw: st.DrawFn, *, forms: Sequence[str] = FORMS) -> tupl
 def seeded(draw: st.DrawFn) -> np.random.Generator:
     """A generator whose seed hypothesis chooses."""
     return np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+
+def answers(mdp, policy=None):
+    """Bytes of the results of all operations on a model."""
+    policy = mdp.uniform_policy() if policy is None else policy
+    parts = [of.occupancy(mdp, policy), *of.evaluate(mdp, policy), *of.solve(mdp)]
+    parts.append(of.policy_chain([mdp] * 3, eta=0.5, beta_loss=0.3, beta_dynamics=0.1))
+    return b"".join(part.tobytes() for part in parts)

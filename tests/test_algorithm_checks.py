@@ -1,4 +1,4 @@
-"""algorithm_checks: every defining equation of Algorithm 1 holds along its steps, and each broken ingredient shows in its equation."""
+"""`algorithm_checks`: the equations of Algorithm 1 hold along its steps, and each broken ingredient violates its equation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIVEN = {"eta": 0.3, "beta_loss": 4.0, "beta_dynamics": 1.0}
 
 
 def history(n=25, seed=0, mask=None):
-    """Steps under three dynamics that take turns, losses that change."""
+    """Steps under three alternating dynamics with changing losses."""
     rng = np.random.default_rng(seed)
     models = [random_model(rng, SIZES, 3, mask=mask) for _ in range(3)]
     return [models[int(rng.integers(3))].with_losses(rng.random((10, 3))) for _ in range(n)]
@@ -76,7 +76,7 @@ def test_visits_one_step_late_show():
         bonus_loss=lambda t, step: reference.bonus(late(t, step), GIVEN["beta_loss"]),
         bonus_dynamics=lambda t, step: reference.bonus(late(t, step), GIVEN["beta_dynamics"]),
     )
-    # Q belongs to the right bonus, so that its equation notices as well.
+    # Q was computed with the right bonus, so its equation is violated as well.
     assert "visits" in failing(wrong)
     assert lemma_checks(random_model(np.random.default_rng(5), SIZES, 3), wrong, **GIVEN)["optimism"].holds
 

@@ -1,4 +1,4 @@
-"""What is said where a policy is asked for a context it cannot know, and of states in which nothing is decided."""
+"""Policies at unknown contexts, which raise errors or warnings, and tables of states without a choice."""
 
 import warnings
 
@@ -38,13 +38,13 @@ def test_a_context_that_the_environment_does_not_list_is_an_error():
         lambda: of.policy_table(agent, "yung"),
         lambda: of.policy_table(by_hand(env.layout), "yung", env),
     ):
-        with pytest.raises(of.OpoError, match=r"context is 'yung' \(did you mean 'young'\?\): one of 'young', 'old' is needed"):
+        with pytest.raises(of.OpoError, match=r"context is 'yung' \(did you mean 'young'\?\): the contexts are 'young', 'old'"):
             ask()
     labelled = clinic(labels=["below 50", "50 and above"])
-    with pytest.raises(of.OpoError, match="context is 'below 50', which is the label of the context 'young': that one is needed"):
+    with pytest.raises(of.OpoError, match="context is 'below 50', which is the label of the context 'young': pass the context itself"):
         of.policy_table(agents.make("opo", labelled, episodes=5), "below 50", labelled)
     numbered = of.FiniteContexts([env.mdp("young"), env.mdp("old")])
-    with pytest.raises(of.OpoError, match="context is 2: one of 0, 1 is needed"):
+    with pytest.raises(of.OpoError, match="context is 2: the contexts are 0, 1"):
         of.policy_table(agents.make("optimum", numbered, episodes=1), 2, numbered)
 
 
@@ -59,7 +59,7 @@ def test_a_context_that_was_never_observed_is_a_warning():
     agent = by_hand(env.layout)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        agent.recommend("young", 0, "new")  # Nothing is known of an agent that has seen nothing.
+        agent.recommend("young", 0, "new")  # An agent without data gives no warning.
         for context in ("young", "old"):
             agent.record(context, ["new", "ill", "well"], ["wait", "treat", "wait"], [0.0, 0.5, 0.0])
         assert agent.seen == ["young", "old"]
@@ -82,11 +82,11 @@ def test_what_was_observed_is_saved(tmp_path):
     del state["observed_contexts"]  # as of an older version
     again.restore(state)
     assert again.seen is None
-    with pytest.raises(of.OpoError, match=r"state\['observed_contexts'\] holds something else than texts and whole numbers"):
+    with pytest.raises(of.OpoError, match=r"state\['observed_contexts'\] holds contexts that are not strings or integers"):
         again.restore({**state, "observed_contexts": [1.5]})
 
 
-def test_nothing_is_said_of_numbers_and_vectors():
+def test_numbers_and_vectors_give_no_warning():
     endless = envs.make("random-linear", n_contexts=None)
     of.policy_table(agents.make("uniform", endless, episodes=1), endless.sample_context(np.random.default_rng(0)), endless)
     agent = by_hand(clinic().layout)
@@ -114,7 +114,7 @@ def rows(*, ends):
     return {name: np.array(column) for name, column in table.items()}
 
 
-def test_a_policy_from_logs_says_what_the_log_has():
+def test_the_table_of_a_policy_from_logs_has_the_names_of_the_log():
     log = TrajectoryLog.from_pandas(rows(ends=False))
     learned = learn_from_logs(log.layout, TabularLossClass(per_context=True), TabularDynamicsClass(per_context=True), log)
     for ask in (learned.policy, learned.value, learned.model, lambda context: of.policy_table(learned, context)):
@@ -125,7 +125,7 @@ def test_a_policy_from_logs_says_what_the_log_has():
             ask("young")
 
 
-def test_states_that_decide_nothing_are_marked():
+def test_states_without_a_choice_are_marked():
     log = TrajectoryLog.from_pandas(rows(ends=True), absorbing="home", next_state="next_state")
     learned = learn_from_logs(log.layout, TabularLossClass(), TabularDynamicsClass(), log)
     table = of.policy_table(learned, "old", reached_only=False)
@@ -138,7 +138,7 @@ def test_states_that_decide_nothing_are_marked():
         assert ONLY in text
 
 
-def test_a_start_distribution_is_said():
+def test_a_start_distribution_has_a_note():
     drawn = clinic(start={"new": 0.5, "ill": 0.5})
     assert drawn.layout.horizon == 4
     assert drawn.start_layer
@@ -187,7 +187,7 @@ def test_a_table_takes_the_agents_names_where_the_environment_has_none():
     rows = list(of.policy_table(agent, 0, env))
     assert {row.state_name for row in rows} == {"new", "well", "ill"}
     assert {row.action_name for row in rows} == {"wait", "treat"}
-    env.action_names = ["rest", "drug"]  # What the environment has comes first.
+    env.action_names = ["rest", "drug"]  # The environment's names have priority.
     rows = list(of.policy_table(agent, 0, env))
     assert {row.state_name for row in rows} == {"new", "well", "ill"}
     assert {row.action_name for row in rows} == {"rest", "drug"}

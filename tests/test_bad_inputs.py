@@ -1,4 +1,4 @@
-"""Bad inputs of the core: each is refused with the package's error, which names the argument, the place and the value."""
+"""Bad inputs of models and operations: each is refused with an `OpoError` that names the argument, the place and the value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sparse(place=None, value=0.0):
 
 
 def csr(**parts):
-    """The second layer as a CSR array whose parts are changed after SciPy looked at them."""
+    """The second layer as a CSR array whose parts are changed after SciPy has checked them."""
     array = sparse()[1]
     for name, value in parts.items():
         setattr(array, name, value)
@@ -59,7 +59,7 @@ def damaged_csc():
 
 
 def flat(dtype=np.float64, **changes):
-    """Flat CSR arrays of the kernels' own form with one number changed."""
+    """Flat CSR arrays, as `Transitions.from_flat` takes them, with one number changed."""
     t = of.LayeredMDP(LAYOUT, losses(), sparse()).transitions
     arrays = {name: np.array(getattr(t, name)) for name in ("data", "indptr", "indices", "block")}
     for name, (place, value) in changes.items():
@@ -344,7 +344,7 @@ def test_something_that_is_no_trajectory_is_refused():
 @pytest.mark.parametrize("function", [of.evaluate, of.occupancy])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_fault_of_a_policy_is_found_wherever_it_is(n_actions, function, sparse):
-    """Kernels check a policy as they read it: in whole vectors, in what is left over, in every layer."""
+    """Kernels check a policy while they read it: in whole vectors, in the remaining entries, in every layer."""
     rng = np.random.default_rng(0)
     mdp = random_model(rng, [1, 7, 21, 9], n_actions, "csr" if sparse else "dense")
     good = np.full(mdp.layout.shape, 1 / n_actions)

@@ -1,4 +1,4 @@
-"""Batches of policies and models give what one call after the other gives, bit for bit; results go where they are asked to."""
+"""Batches of policies and models give the same bits as single calls; results are written to the `out` arrays."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_values_alone(case, backend):
 @cases
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("batch", [False, True])
-def test_results_go_where_they_are_asked_to(case, backend, batch):
+def test_results_are_written_to_out(case, backend, batch):
     mdp, policies = problem(case, 3)
     policy, models = (policies, [mdp] * 3) if batch else (policies[0], mdp)
     q, v, chosen = np.full(policy.shape, np.nan), np.full(policy.shape[:-1], np.nan), np.full(policy.shape, np.nan)
@@ -111,7 +111,7 @@ def test_results_go_where_they_are_asked_to(case, backend, batch):
     assert of.bonus(policies, 1.0, out=visits, backend=backend) is visits
 
 
-def test_the_policy_of_a_chain_goes_where_it_is_asked_to():
+def test_the_policy_of_a_chain_is_written_to_out():
     for masked in (False, True):
         mdp, _ = problem(("dense", 3, masked), 1)
         chain = of.PolicyChain(mdp.layout, eta=0.1, beta_loss=0.1, beta_dynamics=0.1, action_mask=mdp.action_mask)
@@ -134,8 +134,8 @@ def test_no_memory_is_taken_in_a_loop():
         of.solve(mdp, out=(q, v, chosen))
         of.occupancy(mdp, policy, out=q)
 
-    # By then the transposed copy is made that repeated occupancies of sparse models gather from, once for all, and CPython 3.11
-    # has the 2,000 freed tuples of twenty arguments that it keeps and does not use again.
+    # By then the transposed copy for repeated occupancies of sparse models has been made, and CPython 3.11
+    # has its free list of 2,000 tuples with twenty entries, which it keeps.
     for _ in range(2_100):
         loop()
     tracemalloc.start()
@@ -197,7 +197,7 @@ def updatable(mdp):
 
 
 def other_numbers(mdp, seed=3):
-    """Losses, and transitions with each row turned around: other places, as many of them."""
+    """Other losses, and transitions with each row reversed, so that the indices differ but their number does not."""
     rng = np.random.default_rng(seed)
     turned, arrays = {}, mdp.transitions.arrays()
     for array in arrays:
@@ -264,7 +264,7 @@ def test_a_model_is_refused_from_a_failed_update_to_one_of_the_same_part(form):
     for part in right:
         with pytest.raises(of.OpoError):
             model.update(**{part: wrong[part]})
-    with pytest.raises(of.OpoError, match=r"losses and transitions failed .* update\(losses=\.\.\., transitions=\.\.\.\)"):
+    with pytest.raises(of.OpoError, match=r"losses and transitions failed: call update\(losses=\.\.\., transitions=\.\.\.\)"):
         of.solve(model)
     model.update(**right)
     same(of.solve(model).q, of.solve(mdp).q)
@@ -327,13 +327,13 @@ def test_what_an_update_cannot_hold_is_refused():
         (of.LayeredMDP(sparse.layout, sparse.losses, thinner), fuller, "as many as before"),
         (sparse, dense.transitions.arrays(), "sparse array is needed"),
         (dense, arrays, "dense array is needed"),
-        (stationary, [array.copy() for array in stationary.transitions.arrays()], "shares its memory"),
+        (stationary, [array.copy() for array in stationary.transitions.arrays()], "share their memory"),
     ):
         with pytest.raises(of.OpoError, match=says):
             updatable(mdp).update(transitions=given)
 
 
-def test_whatever_keeps_models_takes_no_updatable_one():
+def test_updatable_models_are_refused_where_models_are_kept():
     mdp, _ = problem(("dense", 3, False), 1)
     model = updatable(mdp)
     chain = of.PolicyChain(mdp.layout, eta=0.1, beta_loss=0.1, beta_dynamics=0.1)
@@ -349,7 +349,7 @@ def test_whatever_keeps_models_takes_no_updatable_one():
             call()
 
 
-def test_an_updatable_model_says_what_it_is():
+def test_the_repr_of_an_updatable_model():
     mdp, _ = problem(("dense", 3, True), 1)
     model = updatable(mdp)
     same(model.uniform_policy(), mdp.uniform_policy())

@@ -1,4 +1,4 @@
-"""The guard of speed: a slowdown is seen, none is not, and the saved runs of two versions are compared by their full names."""
+"""Speed tests: slowdowns are found without false alarms, and saved benchmarks of two versions are compared by the rows' full names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_twice_the_work_is_caught(guard):
 
 
 def test_the_interval_encloses_the_median_as_often_as_it_says():
-    # 400 samples of 30 log-normal ratios, whose median is 1: outside in at most 1 % + 3 standard errors of them.
+    # 400 samples of 30 log-normal ratios with median 1: it is outside the interval in at most 1 % + 3 standard errors of them.
     rng = np.random.default_rng(0)
     outside = 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""The fused chain against Algorithm 1 read literally, and the same bits whatever the form, memory, order and threads."""
+"""The chain engine against a literal implementation of Algorithm 1, and the same bits whatever the form, memory, order and threads."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def switching(n=STEPS, seed=3, fits=5):
 
 @pytest.fixture
 def large(monkeypatch):
-    """Make every model built in the test count as large enough for threads that meet after each layer."""
+    """Treat all models of the test as large enough for threads that meet after each layer."""
     return lambda: monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 1, 1: 1})
 
 
 @pytest.fixture(scope="module")
 def literal():
-    """Algorithm 1 read literally, once for each set of models; reading a model's arrays is remembered meanwhile."""
+    """A literal implementation of Algorithm 1; the results, and the arrays of models, are cached."""
     done = {}
 
     def policy(key, history, **parameters):
@@ -101,7 +101,7 @@ def test_two_hundred_steps_that_switch_among_five_models(form, large, literal, s
         large()
         set_threads(3)
     models, losses = five(form)
-    # The losses of a fit are one array, so that the chain knows it again.
+    # The losses of a fit are the same array each time, so that the chain recognises it.
     pairs = {(f, p): models[p].with_losses(losses[f]) for f in range(5) for p in range(5)}
     history = [pairs[pair] for pair in switching()]
     mine = of.policy_chain(history, **SETTINGS)
@@ -178,7 +178,7 @@ def rule_of(layout, name="opo"):
 
 
 def play(source, pairs, *, memory=1 << 28, order=None, prefetch=0, rule="opo"):
-    """Bytes of every policy that an agent would ask for: context order[t] at step t, models appended one by one."""
+    """Bytes of all policies that an agent would play: context order[t] at step t, with models appended one by one."""
     order = order or [t % len(source.models) for t in range(len(pairs))]
     engine = ChainEngine(source.layout, source.mask, rule_of(source.layout, rule), source, memory)
     history, asked = History(), []
@@ -199,7 +199,7 @@ def test_same_bits_whatever_the_memory_prefetch_and_threads(form, large, set_thr
     if FORMS[form][3]:
         large()
     source = Source(form, 4)
-    # Threads that meet after each layer wait for each other, which takes long on a busy machine.
+    # Threads that meet after each layer take long on a busy machine.
     steps = 20 if FORMS[form][3] else 60
     pairs = switching(steps, seed=5)
     order = [int(c) for c in np.random.default_rng(1).integers(4, size=steps)]
@@ -231,7 +231,7 @@ def test_dropped_policies_and_restarts_keep_the_bits(form, rule, large, monkeypa
     if RULES[rule]["visits"] == "latest":
         assert begun, "no restart happened"
         assert tight.planned > roomy.planned
-    # All at once, the engine knows which dynamics will come.
+    # With the whole history at once, the engine knows the coming dynamics.
     begun.clear()
     engine = ChainEngine(source.layout, source.mask, rule_of(source.layout, rule), source, 0)
     history = history_of(pairs)
@@ -257,7 +257,7 @@ def test_every_rule_equals_its_reference(form, rule, large):
 
 @pytest.mark.parametrize("form", ["packed dense", "packed csr", "single dense", "single csr", "large csr"])
 def test_greedy_rules_play_the_lowest_of_equal_actions(form, large):
-    """Equal losses and saturated bonuses make all Q of a state equal: the lowest allowed action has probability 1."""
+    """With equal losses and saturated bonuses all Q of a state are equal, and the lowest allowed action has probability 1."""
     if FORMS[form][3]:
         large()
     source = Source(form, 2)
@@ -427,7 +427,7 @@ def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
         run(chain, *arguments)
         calls.append(1)
         if len(calls) == 7:
-            raise KeyboardInterrupt  # after the kernel, before the step is counted
+            raise KeyboardInterrupt  # between the kernel and the count of the step
 
     monkeypatch.setattr(forms_module.SingleChain, "_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -439,7 +439,7 @@ def test_a_chain_that_was_interrupted_halfway_starts_anew(monkeypatch):
 @pytest.mark.parametrize("storage", ["dense", "csr", "stationary", "stationary csr"])
 @pytest.mark.parametrize("n_actions", [1, 3, 4])
 def test_past_policies_pushed_through_a_dynamics_at_once_have_the_bits_of_one_after_the_other(storage, n_actions, large, set_threads):
-    """Batches of 8 and 32, full ones and rests, rows that fill no vector, policies that play some actions never."""
+    """Full and partial batches of 8 and 32, rows that do not fill a vector, and policies with actions of probability 0."""
     large()
     rng = np.random.default_rng(1)
     for sizes in ([1, 1, 1], [1, 6, 6, 6], [1, 17, 17]) if storage.startswith("stationary") else ([1, 2, 11, 9, 1], [1, 40, 7]):

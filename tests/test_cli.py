@@ -1,4 +1,4 @@
-"""The command line: what it prints and writes, and that every refusal is one line and exit code 2."""
+"""The command line: its output and files, and refusals with one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = ["run", "random-finite", "-T", "40", "--no-plot"]
 
 @pytest.fixture(autouse=True)
 def _taken(tmp_path):
-    """A file where some tests ask for a folder."""
+    """A file with a name that some tests use for a folder."""
     (tmp_path / "taken").write_text("a file")
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_overwritten(call):
     call(*SMALL, "--out", "mine")
     before = pathlib.Path("mine/result.npz").read_bytes()
     refused = call(*SMALL, "--out", "mine", code=2)
-    assert refused.stderr == "opo-fast: --out is 'mine', which holds a result already: name another folder, or remove it\n"
+    assert refused.stderr == "opo-fast: --out is 'mine', which already holds a result: name another folder, or remove this one\n"
     assert pathlib.Path("mine/result.npz").read_bytes() == before
 
 
@@ -104,7 +104,7 @@ def test_backends_agree(call):
 def test_theory_constants_end_in_advice(call):
     output = call(*SMALL, "--bonus-scale", "1").stdout
     assert "Bonuses at their cap: 100% in the first episode, 100.0% in the last 4" in output
-    assert "turn --bonus-scale down" in output
+    assert "decrease --bonus-scale" in output
 
 
 def test_show_prints_the_table_again(call):
@@ -229,8 +229,10 @@ def test_describe_says_what_it_needs(call, tmp_path, monkeypatch):
     )
     done = call("describe", "bare_clinic:Clinic", code=2)
     text = " ".join(done.stderr.split())
-    assert "bare_clinic:Clinic gives a Clinic without contexts, label, reward_value, loss_class, dynamics_class: describe needs an" in text
-    assert "run, compare and study take one with layout, sample_context, mdp and what the agent needs" in text
+    assert (
+        "bare_clinic:Clinic returns a Clinic without contexts, label, reward_value, loss_class, dynamics_class: describe needs an" in text
+    )
+    assert "run, compare and study need only layout, sample_context, mdp and whatever the agent needs" in text
     assert "regret" in call("compare", "bare_clinic:Clinic", "--agents", "uniform,optimum", "-T", "5", "--seeds", "1").stdout
 
 
@@ -240,7 +242,7 @@ def test_theory(call):
     assert re.search(r"eta +0\.0105311", output)
     assert "The bound is vacuous: it exceeds H T" in output
     assert "the policy stays uniform" in " ".join(output.split())
-    # From the environment: H = 11 with the layer that draws the first condition, |S| = 7161.
+    # The environment has H = 11, including the layer that draws the first condition, and |S| = 7161.
     output = call("theory", "combination-lock").stdout
     layout = envs.make("combination-lock").layout
     assert f"H = {layout.horizon}, |S| = {layout.n_states}, |A| = {layout.n_actions}" in output
@@ -249,7 +251,7 @@ def test_theory(call):
     assert re.search(r"The bound is 0\.\d+ times H T", output)
 
 
-def test_the_first_episode_at_which_the_bound_tells_something(call):
+def test_the_first_episode_at_which_the_bound_is_informative(call):
     output = " ".join(call("theory").stdout.split())
     start = float(re.search(r"from about T = (\S+) on", output)[1])
     for factor, vacuous in ((0.9, True), (1.1, False)):
@@ -331,11 +333,11 @@ def test_the_entry_point(tmp_path):
         ),
         ([*SMALL, "--out", "taken"], "--out is 'taken': a folder, or a place where one can be made, is needed (File exists)"),
         ([*SMALL, "--out", "/dev/null"], "--out is '/dev/null': a folder"),
-        ([*SMALL, "--agent", "uniform", "--bonus-scale", "3"], "bonus_scale is no option of agent 'uniform': it has none"),
-        ([*SMALL, "--agent", "greedy", "--eta-scale", "3"], "eta_scale is no option of agent 'greedy': one of backend is needed"),
+        ([*SMALL, "--agent", "uniform", "--bonus-scale", "3"], "bonus_scale is not an option of agent 'uniform': it has none"),
+        ([*SMALL, "--agent", "greedy", "--eta-scale", "3"], "eta_scale is not an option of agent 'greedy': one of backend is needed"),
         (
             [*SMALL, "--agent", "opo-no-bonus", "--bonus-scale", "3"],
-            "bonus_scale is no option of agent 'opo-no-bonus': one of tuning, ",
+            "bonus_scale is not an option of agent 'opo-no-bonus': one of tuning, ",
         ),
         (["describe", "atlantis"], "there is no environment 'atlantis'"),
         (["theory", "--horizon", "0"], "horizon is 0"),
@@ -410,12 +412,12 @@ def test_every_bound(call):
     assert call("theory", "parameters", "-T", "50").stdout == call("theory", "-T", "50").stdout
 
 
-def test_what_the_bounds_say_where_they_say_nothing(call):
+def test_bounds_that_are_vacuous(call):
     # 10 candidates are fewer than 20 states.
-    note = "lower bound 0 says nothing: its instance needs a class of more than |S| = 20 candidates"
+    note = "lower bound 0 vacuous: its construction needs a class of more than |S| = 20 candidates"
     assert note in " ".join(call("theory", "bounds").stdout.split())
     output = call("theory", "bounds", "--losses", "1e6", "--p-min", "1").stdout
-    assert "says nothing" not in output
+    assert "vacuous" not in output
     numbers = {line.split("  ")[0]: line.split() for line in output.splitlines() if line.strip()}
     assert float(numbers["lower bound"][2]) == pytest.approx(math.sqrt(1000 * 5 * 20 * 4 * math.log(1e6 / 20) / math.log(4)), rel=1e-5)
     assert float(numbers["rm-ucdd"][1]) == pytest.approx(math.sqrt(25 * 8000 * 4 * 1000 * math.log(1e7 / 0.05)), rel=1e-5)
@@ -439,7 +441,7 @@ def test_events_of_the_proof(call):
     with np.load("there/events.npz") as columns:
         assert columns["inaccurate"].shape == (3, 30)
     assert pathlib.Path("there/events.png").read_bytes().startswith(b"\x89PNG")
-    # Of the theory's constants no pair is explored.
+    # At the theory's constants no pair is explored.
     output = call(*words, "--no-plot").stdout
     assert "event B, share of the pairs: 1.000 over all" in output
     assert "inf" not in output
@@ -450,11 +452,11 @@ def test_events_of_the_proof(call):
 def test_theory_refuses_a_size_beside_an_environment(option):
     done = CliRunner().invoke(cli.app, ["theory", "combination-lock", option, "5"])
     assert done.exit_code == 2
-    assert f"{option} is given beside the environment 'combination-lock'" in done.output
+    assert f"{option} is given, but the environment 'combination-lock'" in done.output
 
 
 def test_a_warning_is_one_line_and_comes_once(call):
-    # RM-UCDD is made to compile, and to play, for each seed: three times.
+    # RM-UCDD is made three times: once to compile, and once for each of two seeds.
     warnings.simplefilter("always")
     done = call("compare", "combination-lock", "-T", "5", "--seeds", "2", "--agents", "rm-ucdd", "--no-plot")
     assert done.stderr.startswith("opo-fast: warning: p_min is 0: some policy never reaches some state")

@@ -1,4 +1,4 @@
-"""`opo-fast run --resume` and `opo-fast policy`: runs that go on in another process, and what they have learned."""
+"""`opo-fast run --resume` and `opo-fast policy`: runs that are continued in another process, and the learned policies."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_ctrl_c_twice_and_on_in_another_process(call, tmp_path):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
-        assert "runs/random-finite-opo-seed0" in output.split("Go on with: opo-fast run --resume ")[1]
+        assert "runs/random-finite-opo-seed0" in output.split("Resume with: opo-fast run --resume ")[1]
         process = in_another_process("run", "--resume", str(folder), "--no-plot", cwd=tmp_path)
     process.kill()
     process.communicate()
@@ -79,8 +79,8 @@ def test_ctrl_c_twice_and_on_in_another_process(call, tmp_path):
 def test_what_a_run_was_is_not_changed_on_the_way(call):
     call("run", "random-finite", "-T", "20", "--out", "r", "--no-plot")
     refused = call("run", "--resume", "r", "--seed", "1", code=2).stderr
-    assert refused == "opo-fast: --seed is given beside --resume: a run goes on as it began; leave it out\n"
-    assert "all 20 episodes of this run are played; -T makes it longer" in call("run", "--resume", "r", code=2).stderr
+    assert refused == "opo-fast: --seed is given with --resume: a run keeps the options with which it began; leave it out\n"
+    assert "all 20 episodes of this run are finished; make it longer with -T" in call("run", "--resume", "r", code=2).stderr
     assert "ENV is 'taxi': 'random-finite'" in call("run", "taxi", "--resume", "r", "-T", "30", code=2).stderr
     assert "there is no file" in call("run", "--resume", "nowhere", code=2).stderr
     assert "is not a run that" in call("run", "--resume", "r/result.npz", code=2).stderr
@@ -95,11 +95,11 @@ def test_a_function_of_the_users_is_run_only_if_it_is_named(call):
     call("run", "clinic:make", "-T", "30", "--set", "risk=0.2", "--no-plot")
     folder = "runs/clinic-make-opo-seed0"
     refused = call("run", "--resume", folder, "-T", "40", code=2).stderr
-    assert "the environment of this run is the function 'clinic:make', which has to be named again" in refused
+    assert "the environment of this run is the function 'clinic:make': name it again as ENV" in refused
     call("run", "clinic:make", "--resume", folder, "-T", "40", "--no-plot")
     call("run", "clinic:make", "-T", "40", "--set", "risk=0.2", "--no-plot", "--out", "whole")
     same("whole", folder)
-    # The model was edited since: the candidate is named.
+    # The model has been edited since, and the message names the candidate.
     pathlib.Path("clinic.py").write_text(CLINIC.replace("[0.8, 0.2]", "[0.7, 0.3]"))
     os.utime("clinic.py", (0, 0))
     edited = call("run", "clinic:make", "--resume", folder, "-T", "50", code=2).stderr
@@ -115,7 +115,7 @@ def test_policy_by_name(call):
     rows = list(csv.DictReader(pathlib.Path("p.csv").read_text().splitlines()))
     assert len(rows) == 6
     q = {(row["state_name"], row["action_name"]): float(row["q"]) for row in rows}
-    # 0.25 now, and at the end 0 or 0.25 for the well, 1 for the ill tenth.
+    # 0.25 now, and in the last step 0 or 0.25 for the well and 1 for the tenth who are ill.
     share = {(row["state_name"], row["action_name"]): float(row["probability"]) for row in rows}
     well = 0.25 * share["well", "treat"]
     assert q["new", "treat"] == pytest.approx(0.25 + 0.9 * well + 0.1, abs=1e-12)

@@ -36,7 +36,7 @@ def test_contexts_are_drawn_by_inverse_cdf_from_one_uniform(mdps):
 
 @pytest.mark.parametrize("probabilities", [[0.5, 0.5 - 5e-9, 0.0], [0.0, 1.0 - 1e-9, 0.0]])
 def test_a_context_of_probability_0_is_never_drawn(mdps, probabilities):
-    """Not even by the largest uniform above a sum that rounding left below 1."""
+    """Not even by a uniform above the sum of the probabilities, which rounding may leave below 1."""
 
     class Last(np.random.Generator):
         def random(self):
@@ -80,7 +80,7 @@ def test_a_checked_trajectory_has_plain_arrays(mdps):
 
 
 def test_a_trajectory_is_checked_for_the_layout_and_mask_at_hand(mdps):
-    """One that passed for one layout and mask is looked at again for another."""
+    """A trajectory that was checked for one layout and mask is checked again for another."""
     layout = mdps[0].layout
     checked = check_trajectory(layout, None, of.Trajectory(0, [0, 2, 4, 6], [1, 0, 1], [0.0, 0.0, 0.0]))
     mask = np.ones(layout.shape, bool)

@@ -1,4 +1,4 @@
-"""The public surface, as the script beside the repository states it."""
+"""The public API, against the script next to the repository that lists it."""
 
 from __future__ import annotations
 

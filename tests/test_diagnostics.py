@@ -1,4 +1,4 @@
-"""What the diagnostics say, against a direct computation; whether the advice that follows from them helps."""
+"""The diagnostics, against a direct computation, and whether the advice that they lead to helps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opo_fast.model.reference import occupancy
 from opo_fast.runs.result import DIAGNOSTICS
 
 T = 61
-"""Episodes; all pairs are looked at in the last one (see `opo_fast.runs.simulation`)."""
+"""Number of episodes, with diagnostics in the last one (see `opo_fast.runs.simulation`)."""
 
 
 def world(masked=False, seed=3):
@@ -31,7 +31,7 @@ def world(masked=False, seed=3):
 
 
 def last_of(env, agent, episodes=T):
-    """The context of the last episode, and what the result says of the episode; the agent has not seen it."""
+    """The context of the last episode, and the result's numbers for it; the agent has not observed this episode."""
     run = of.simulate(env, agent, episodes, seed=2, progress=False)
     return run, run.contexts[run.context_index[-1]], {name: getattr(run, name)[-1] for name in DIAGNOSTICS}
 
@@ -45,7 +45,7 @@ def test_shares_of_cut_off_estimates_and_of_vacuous_bonuses(masked, bonus_scale)
     )
     _, context, found = last_of(env, agent)
     given = {"eta": agent.eta, "beta_loss": agent.beta_loss, "beta_dynamics": agent.beta_dynamics}
-    # The policy of the last episode stands on the fits from before it: one step for each episode but that one.
+    # The policy of the last episode uses the fits from before it, with one step for each earlier episode.
     *_, last, coming = optimistic_steps(history_at(agent, context, T), **given)
     layout, model = env.layout, last.model
     n_pairs = below = vacuous = 0
@@ -82,11 +82,11 @@ def test_numbers_of_candidates_and_the_bound_of_the_policy_steps():
 
     agent = Listening(env.layout, env.loss_class, env.dynamics_class, delta=0.1)
     run, context, found = last_of(env, agent)
-    # The recursions of the sets, each at half of delta.
+    # The recursions of the plausible sets, each with half of delta.
     losses, dynamics = set(range(6)), set(range(5))
     errors, scores = np.zeros(6), np.zeros(5)
     for t, trajectory in enumerate(log[:-1], start=1):
-        # The last step behind a policy stands on the data from before the episode before.
+        # The last step of the chain for a policy uses the data from before the previous episode.
         assert (run.plausible_losses[t], run.plausible_dynamics[t]) == (len(losses), len(dynamics))
         c, path, played = trajectory.context, trajectory.states, trajectory.actions
         for i, model in enumerate(env.loss_models):
@@ -113,21 +113,21 @@ def late_gap(env, episodes, **options):
 @pytest.mark.parametrize(
     ("make", "episodes", "factor", "word", "better"),
     [
-        # Bonuses that hide all differences, on a long horizon.
-        (lambda: envs.random_finite(horizon=20, n_states=4, n_contexts=2, seed=5), 300, 2e-6, "down", 2e-9),
-        (lambda: world(), 300, 1.0, "down", 2e-6),
-        # Who is not optimistic leaves the path of the lock at once, and never sees that it pays.
-        (lambda: envs.combination_lock(seed=1), 500, 0.0, "up", 2e-6),
-        (lambda: envs.combination_lock(seed=1), 500, 1e-8, "up", 2e-6),
+        # Bonuses on a long horizon that hide all differences between actions.
+        (lambda: envs.random_finite(horizon=20, n_states=4, n_contexts=2, seed=5), 300, 2e-6, "decrease", 2e-9),
+        (lambda: world(), 300, 1.0, "decrease", 2e-6),
+        # An agent without optimism leaves the path of the lock at once, and never observes its reward.
+        (lambda: envs.combination_lock(seed=1), 500, 0.0, "increase", 2e-6),
+        (lambda: envs.combination_lock(seed=1), 500, 1e-8, "increase", 2e-6),
     ],
 )
 def test_the_advice_names_the_direction_that_helps(make, episodes, factor, word, better):
     env = make()
     before, said = late_gap(env, episodes, bonus_scale=factor)
-    assert f"turn --bonus-scale {word}" in said
+    assert f"{word} --bonus-scale" in said
     after, _ = late_gap(env, episodes, bonus_scale=better)
     assert after > max(before + 0.2, 0.5)
-    # And so does the other half of the advice, to leave it out.
+    # The other half of the advice, no bonus at all, helps too.
     alone, said = late_gap(env, episodes)
     assert alone > 0.9
     assert said == ""

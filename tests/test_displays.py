@@ -1,4 +1,4 @@
-"""What notebooks show of models and results: the right numbers, and names that are text."""
+"""The HTML that notebooks show for models and results: correct numbers and escaped names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_model_has_a_row_for_layers_that_are_alike():
 def test_a_result_has_a_row_for_each_context_and_escapes_names():
     env = of.envs.make("combination-lock", horizon=3, n_contexts=2)
     result = of.simulate(env, of.agents.make("uniform", env, episodes=10), 10, seed=0, progress=False)
-    # Labels are in the order of appearance, rows in that of the numbers.
+    # Labels are in order of appearance, rows are sorted by context.
     assert list(result.contexts) == [1, 0]
     result.settings["labels"] = ["a\x1b[31m", "<b>"]
     shown = result._repr_html_()
@@ -36,7 +36,7 @@ def test_a_result_has_a_row_for_each_context_and_escapes_names():
     assert [line[0] for line in table] == ["&lt;b&gt;", "a\\x1b[31m", "all"]
     assert sum(int(line[1]) for line in table[:-1]) == int(table[-1][1]) == 10
     assert float(table[-1][5]) == float(f"{result.cumulative_regret[-1]:.4g}")
-    # The uniform policy closes nothing of its own gap.
+    # The uniform policy closes 0 % of the gap.
     assert table[-1][6] == "0.0%"
 
 

@@ -1,4 +1,4 @@
-"""Docstrings of public names: each has one, and documents only parameters that exist."""
+"""Every public name has a docstring, which documents only existing parameters."""
 
 from __future__ import annotations
 

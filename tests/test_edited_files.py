@@ -1,4 +1,4 @@
-"""Files that were edited: refused by their checksums, and by what no run can record; older files are read with a word."""
+"""Edited files: refused by their checksums or for impossible values; files of older versions are read with a warning."""
 
 import json
 import warnings
@@ -39,7 +39,7 @@ READERS = {
 
 
 def edited(source, target, change):
-    """A file whose members were changed by somebody with NumPy."""
+    """A file whose members were changed with NumPy."""
     with np.load(source) as file:
         members = dict(file)
     change(members)
@@ -80,9 +80,11 @@ def test_an_edited_file_is_refused(files, tmp_path, name, change):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_file_of_an_older_version_is_read_with_a_word(files, tmp_path, name):
+def test_a_file_of_an_older_version_is_read_with_a_warning(files, tmp_path, name):
     path = edited(files[name], tmp_path / f"{name}.npz", lambda members: members.pop("checksums"))
-    with pytest.warns(UserWarning, match=rf"{name}\.npz' has no checksums, as of an older version: whether it was edited cannot be told"):
+    with pytest.warns(
+        UserWarning, match=rf"{name}\.npz' has no checksums, since an older version wrote it: it is not known whether it was edited"
+    ):
         READERS[name](path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""What a run computes for several episodes together, or when it is asked for: values, errors of the truth, labels, streams."""
+"""Quantities that a run computes for several episodes at once, or lazily: values, errors of the true model, labels, streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How refusals are worded: the command that adds an extra, and a thread variable that Numba would choke on."""
+"""Error messages: the command that installs an extra, and values of NUMBA_NUM_THREADS that Numba cannot read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_thread_variable_that_is_no_number_of_threads_is_refused_at_import(val
     environment = {**os.environ, "NUMBA_NUM_THREADS": value}
     done = subprocess.run([sys.executable, "-c", "import opo_fast"], capture_output=True, text=True, env=environment)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"opo_fast.errors.OpoError: NUMBA_NUM_THREADS is {value!r} in the environment")
+    assert done.stderr.splitlines()[-1].startswith(f"opo_fast.errors.OpoError: the environment variable NUMBA_NUM_THREADS is {value!r}: ")
 
 
 def test_the_command_says_it_in_a_line():
@@ -34,5 +34,5 @@ def test_the_command_says_it_in_a_line():
     done = subprocess.run([script, "envs"], capture_output=True, text=True, env={**os.environ, "NUMBA_NUM_THREADS": "0"})
     assert done.returncode == 2
     assert done.stderr == (
-        "opo-fast: NUMBA_NUM_THREADS is '0' in the environment: a whole number of at least 1, or no such variable, is needed\n"
+        "opo-fast: the environment variable NUMBA_NUM_THREADS is '0': set it to a whole number of at least 1, or unset it\n"
     )

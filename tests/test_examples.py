@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def test_the_loop_by_hand_runs_on_kernels():
-    """It compares the policies of both itself."""
+    """The program itself compares the policies of both loops."""
     done = subprocess.run([sys.executable, ROOT / "examples" / "dropin.py", "0.05"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"^ +\d+ ", done.stdout, flags=re.MULTILINE)) == 4
@@ -22,7 +22,7 @@ def test_the_loop_by_hand_runs_on_kernels():
 
 def test_the_notebook_runs(tmp_path):
     notebook = nbformat.read(ROOT / "examples" / "tutorial.ipynb", as_version=4)
-    # As where ipywidgets is not installed, and with a bar at the end.
+    # As if ipywidgets were not installed, and with a bar at the end.
     notebook.cells.insert(0, nbformat.v4.new_code_cell("import sys\nsys.modules['ipywidgets'] = None"))
     notebook.cells.append(nbformat.v4.new_code_cell("described = envs.describe(clinic, progress=True)"))
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()

@@ -58,7 +58,7 @@ UPDATED = """
     from opo_fast import kernels
     from opo_fast.kernels import public
 
-    # What another version of the kernels would say of itself.
+    # The digest that another version of the kernels would have.
     kernels.VERSION = public.VERSION = np.zeros(0, [("another", "u1")])
 """
 
@@ -76,7 +76,7 @@ def run(folder, *scripts):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.pathsep.join([str(folder), root, os.environ.get("PYTHONPATH", "")])
     script = "\n".join(map(textwrap.dedent, scripts))
-    # Their cache lies beside their module, ours where it always does.
+    # The other package's cache is in its folder, this package's cache in the usual place.
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=900
     )

@@ -1,4 +1,4 @@
-"""Runs that are stopped, saved, gone on with and joined; runs from samples alone; policies by name."""
+"""Runs that are stopped, saved, continued and joined; environments that only give samples; policies by name."""
 
 from __future__ import annotations
 
@@ -200,10 +200,21 @@ def test_recommendations_by_name():
     agent = agents.make("optimum", env, episodes=1)
     assert agent.recommend("a", 0, "new")[:3] == (1, "treat", 1.0)
     assert agent.recommend("a", 1, 0).name == "wait"
-    with pytest.raises(of.OpoError, match="state is 'well': 0 states of layer 0 have that name; one of new is needed"):
+    with pytest.raises(of.OpoError, match="state is 'well': the states of layer 0 are new"):
         agent.recommend("a", 0, "well")
     assert policy_table(agent, "a", env).model == "true"
     assert policy_table(agents.make("greedy", env, episodes=1), "a", env).model == "fitted"
+
+
+def test_a_name_that_two_states_of_a_layer_share_does_not_say_which():
+    layout, names = of.Layout([1, 2], 1), Names(["start", "ward", "ward"])
+    assert names.find(layout, 1, 1) == 1
+    with pytest.raises(of.OpoError, match="state is 'ward': 2 states of layer 1 have this name; give the position in the layer"):
+        names.find(layout, 1, "ward")
+    with pytest.raises(of.OpoError, match=r"state is 'wart' \(did you mean 'ward'\?\): the states of layer 1 are ward, ward"):
+        names.find(layout, 1, "wart")
+    with pytest.raises(of.OpoError, match="state is 'ward', but the states have no names: give its position in layer 1"):
+        Names().find(layout, 1, "ward")
 
 
 def test_an_episode_in_names_is_the_one_in_numbers():
@@ -217,11 +228,11 @@ def test_an_episode_in_names_is_the_one_in_numbers():
     two.observe(of.Trajectory("a", np.array([0, 2, 3]), np.array([1, 0]), np.array([0.25, 1.0])))
     assert one.state()["loss oracle.scores"] == two.state()["loss oracle.scores"]
     np.testing.assert_array_equal(one.policy("a"), two.policy("a"))
-    with pytest.raises(of.OpoError, match="action is 'cut': one of wait, treat is needed"):
+    with pytest.raises(of.OpoError, match="action is 'cut': the actions are wait, treat"):
         one.record("a", ["new", "ill"], ["treat", "cut"], [0.25, 1])
     with pytest.raises(of.OpoError, match="states has 1 entries: one for each of the 2 layers is needed"):
         one.record("a", ["new"], ["treat", "cut"], [0.25, 1])
-    with pytest.raises(of.OpoError, match="action is 'treat': its number, as actions have no names, is needed"):
+    with pytest.raises(of.OpoError, match="action is 'treat': give its number, since the actions have no names"):
         two.record("a", [0, 1], ["treat", 0], [0.25, 1])
     with pytest.raises(of.OpoError, match="state_names has 2 entries: one for each of the 3 states is needed"):
         two.names = Names(["a", "b"])

@@ -1,4 +1,4 @@
-"""A kernel cache that is damaged, or cannot be written, costs time and one warning, nothing else."""
+"""A damaged or read-only kernel cache only costs time, and gives one warning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not _jit.COMPILED, reason="nothing is compiled, 
 
 @pytest.fixture
 def use(tmp_path, monkeypatch):
-    """Has two kernels made anew, as a process begins, which use the cache in a folder: value, fault, warnings, whether it was a hit."""
+    """Make two kernels with the cache in a folder, as in a new process: value, error, warnings, and whether it was a hit."""
 
     def call():
         monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
@@ -38,7 +38,7 @@ def use(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 @pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[: len(content) // 2], lambda content: b"\x80\x05junk" * 9])
-def test_a_damaged_file_is_a_miss_said_once_and_then_written_anew(use, tmp_path, ending, damage):
+def test_a_damaged_file_is_a_miss_reported_once_and_then_replaced(use, tmp_path, ending, damage):
     assert use() == (0.5, 0, 0, False)
     assert use() == (0.5, 0, 0, True)
     files = list(tmp_path.rglob(f"*.{ending}"))
@@ -49,7 +49,7 @@ def test_a_damaged_file_is_a_miss_said_once_and_then_written_anew(use, tmp_path,
     assert use() == (0.5, 0, 0, True)
 
 
-def test_a_write_that_fails_is_said_once(tmp_path):
+def test_a_failed_write_is_reported_once(tmp_path):
     resource = pytest.importorskip("resource")
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     script = textwrap.dedent(

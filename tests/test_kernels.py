@@ -1,4 +1,4 @@
-"""The rules of compiled code: one compilation per kernel, nothing outside its arrays, a cache that notices, exact words."""
+"""Rules of compiled code: one compilation per kernel, no access outside its arrays, and a cache that notices edits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ compiled_only = pytest.mark.skipif(INTERPRETED, reason="the words are NumPy's wh
 
 
 def python(code, *, root=ROOT, **environment):
-    """What a fresh process prints."""
+    """The output of a new process."""
     code = textwrap.dedent(code)
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-c", code],
@@ -56,14 +56,14 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.types import unliteral
 
 def kernels():
-    # Everything that is compiled on its own: parts that are written into their callers have no cache.
+    # All functions that are compiled separately; parts that are inlined into their callers have no cache.
     for info in pkgutil.iter_modules(opo_fast.kernels.__path__, "opo_fast.kernels."):
         for name, value in vars(importlib.import_module(info.name)).items():
             if isinstance(value, Dispatcher) and value.py_func.__module__ == info.name:
                 yield f"{info.name.rsplit('.')[-1]}.{name}", value
 
 def count(kernel):
-    # A constant in a caller makes a form of its own of a part, which no input does.
+    # A constant in a calling kernel compiles a part for that constant, which no input does.
     return len({tuple(map(unliteral, arguments)) for arguments in kernel.signatures})
 """
 
@@ -96,7 +96,7 @@ from opo_fast.model import transitions as transitions_module
 from strategies import FORMS, random_model, random_policy
 
 def flavours(array):
-    # Writable, read-only, strided, Fortran-ordered, float32, integers where they are some, a list.
+    # Writable, read-only, strided, Fortran-ordered, float32 and integer arrays, and a list.
     read_only = array.copy()
     read_only.flags.writeable = False
     wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]))
@@ -162,13 +162,13 @@ def test_each_kernel_is_compiled_once_whatever_the_input():
     once, twice, used = python(code).splitlines()
     assert once == "{}"
     assert twice == "{}"
-    # Kernels that threads share are compiled inside their entrances.
+    # Kernels that several threads enter are compiled as part of their entrances.
     assert int(used) >= 12
 
 
 @compiled_only
 def test_the_cache_key_has_the_sources_of_all_kernels(tmp_path, monkeypatch):
-    """Numba alone looks at a kernel's own file; an edit of what it calls would go unnoticed."""
+    """Numba by itself only checks a kernel's own file, so it would not notice edits of the functions that it calls."""
     folder = tmp_path / "kernels"
     shutil.copytree(pathlib.Path(_jit.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(_jit, "__file__", str(folder / "_jit.py"))
@@ -187,7 +187,7 @@ def test_the_cache_key_has_the_sources_of_all_kernels(tmp_path, monkeypatch):
 
 @compiled_only
 def test_an_edit_of_a_called_file_is_noticed(tmp_path):
-    """exp below -1 taken as 0: the cached kernel of another file must not be used."""
+    """exp is replaced by 0 below -1; the cached kernel of another file, which calls it, must not be used."""
     shutil.copytree(ROOT / "opo_fast", tmp_path / "opo_fast", ignore=shutil.ignore_patterns("__pycache__"))
     code = "import opo_fast as of\nprint(of.__file__, of.exponential_weights([[0.5, 0.5]], [[0.0, 2.0]], 1.0)[0, 1])"
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "root": tmp_path}
@@ -201,7 +201,7 @@ def test_an_edit_of_a_called_file_is_noticed(tmp_path):
 
 
 @compiled_only
-def test_without_a_place_for_the_cache_kernels_work_and_one_warning_says_so(monkeypatch):
+def test_kernels_work_without_a_cache_folder_and_warn_once(monkeypatch):
     def refuse(function):
         raise RuntimeError("cannot cache function: no locator available")
 
@@ -261,7 +261,7 @@ def test_interpreted_words_check_bounds():
 
 
 class GuardedNumpy:
-    """NumPy whose new arrays lie in the middle of larger buffers; `check` finds what was written beside them.
+    """NumPy whose new arrays lie in the middle of larger buffers; `check` finds writes outside the arrays.
 
     The margins are NaN (or absurd whole numbers), so that a result that used them would show it too.
     """

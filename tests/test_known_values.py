@@ -1,4 +1,4 @@
-"""Values that others published, and another library's: rewards are mapped to losses and back by hand."""
+"""Published values, and those of another library; rewards are mapped to losses and back by hand."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def prose(page: pathlib.Path) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """What headings are called in addresses."""
+    """The anchors of the headings in a page."""
     plain = (re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower() for heading in HEADING.findall(text))
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
 
@@ -33,7 +33,7 @@ def test_links_lead_somewhere(page):
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), f"{link} leads nowhere"
-        # Reference pages are made from docstrings: mkdocs, which is strict, knows their anchors.
+        # Reference pages are made from docstrings, so only mkdocs, in strict mode, can check their anchors.
         if anchor and "reference" not in target.parts:
             assert anchor in anchors(prose(target)), f"{link}: there is no such heading"
 
@@ -41,7 +41,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_files_that_are_named_exist(page):
     if page.name == "CHANGELOG.md":
-        return  # It names files that were.
+        return  # The changelog names files of the past.
     for name in NAMED.findall(prose(page)):
         assert (ROOT / name).exists(), f"there is no {name}"
 

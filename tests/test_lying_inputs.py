@@ -1,4 +1,4 @@
-"""Inputs that are not what they say: sparse arrays, contexts, masks, numbers at the edge of what a double holds."""
+"""Inputs that are not what they claim to be: sparse arrays, contexts, masks, numbers at the limits of float64."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ LIES = {
     "real positions": (altered(HALVES, indices=HALVES.indices.astype(float)), "next states have dtype float64"),
     "pointers in two axes": (altered(HALVES, indptr=HALVES.indptr[:, None]), "vectors"),
     "values in two axes": (altered(HALVES, data=HALVES.data[:, None]), "a vector is needed"),
-    "positions beyond": (altered(HALVES, indices=HALVES.indices + 5), "names next state"),
-    "lil, fewer values": (lil([[0, 1], [0]], [[1.0], [1.0]]), "row 0 has 2 positions and 1 values"),
-    "lil, fewer positions": (lil([[0], [0]], [[0.5, 0.5], [1.0]]), "row 0 has 1 positions and 2 values"),
-    "lil, beyond": (lil([[0, 7], [0]], [[0.5, 0.5], [1.0]]), "names next state 7"),
-    "lil, negative": (lil([[-1], [0]], [[1.0], [1.0]]), "names next state -1"),
+    "positions beyond": (altered(HALVES, indices=HALVES.indices + 5), "has next state"),
+    "lil, fewer values": (lil([[0, 1], [0]], [[1.0], [1.0]]), "row 0 has 2 positions, but 1 values"),
+    "lil, fewer positions": (lil([[0], [0]], [[0.5, 0.5], [1.0]]), "row 0 has 1 positions, but 2 values"),
+    "lil, beyond": (lil([[0, 7], [0]], [[0.5, 0.5], [1.0]]), "has next state 7"),
+    "lil, negative": (lil([[-1], [0]], [[1.0], [1.0]]), "has next state -1"),
     "csc, bool pointers": (altered(sp.csc_array(HALVES), indptr=np.array([False, True, True])), "whole numbers"),
     "bsr, positions beyond": (altered(sp.bsr_array(HALVES), indices=sp.bsr_array(HALVES).indices + 9), "not a valid sparse array"),
 }
@@ -214,7 +214,7 @@ def test_weights_where_the_range_of_q_is_no_double(backend):
     start = np.array([[0.25, 0.75]])
     q = np.array([[-1e308, 1e308]])
     np.testing.assert_allclose(of.exponential_weights(start, q, 0.0, backend=backend), start, rtol=1e-15)
-    # eta times the range is 2, and exp(-2) the odds.
+    # eta times the range is 2, so the ratio of the weights is exp(-2).
     found = of.exponential_weights([[0.5, 0.5]], q, 1e-308, backend=backend)
     np.testing.assert_allclose(found, [[1 / (1 + np.exp(-2)), 1 / (1 + np.exp(2))]], rtol=1e-12)
     np.testing.assert_array_equal(of.exponential_weights(start, q, 1.0, backend=backend), [[1.0, 0.0]])
@@ -251,7 +251,7 @@ def test_lemmas_at_parameters_whose_inverse_is_no_double(name):
 
 
 def test_a_dynamics_with_a_mask_in_an_agent_without():
-    """Its rows are those of the allowed pairs: a policy that has one for each pair would be read askew."""
+    """The dynamics only has rows for allowed pairs, so a policy with one entry for each pair would be misread."""
     mask = np.array([[True, True], [True, False], [True, True]])
     t = Transitions(LAYOUT, [np.full((1, 2, 2), 0.5)], action_mask=mask)
     losses, dynamics = of.FiniteLossClass([lambda c: LOSSES]), of.FiniteDynamicsClass([lambda c: t])
@@ -259,12 +259,12 @@ def test_a_dynamics_with_a_mask_in_an_agent_without():
     agent = of.OPO(LAYOUT, losses, dynamics, **options)
     played = of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 0]), np.zeros(2))
     agent.observe(played)
-    with pytest.raises(of.OpoError, match="give the agent action_mask"):
+    with pytest.raises(of.OpoError, match="give the agent the action_mask of the environment"):
         agent.policy(0)
     env = envs.Environment(LAYOUT, [lambda c: LOSSES], [lambda c: t], contexts=[0], action_mask=mask)
     with pytest.raises(of.OpoError, match="action_mask"):
         of.simulate(env, of.agents.Uniform(LAYOUT), 1)
-    with pytest.raises(of.OpoError, match="give the agent action_mask"):
+    with pytest.raises(of.OpoError, match="give the agent the action_mask of the environment"):
         of.offline.learn_from_logs(LAYOUT, losses, dynamics, [played] * 5).policy(0)
     policy = of.OPO(LAYOUT, losses, dynamics, action_mask=mask, **options).policy(0)
     np.testing.assert_array_equal(policy.sum(axis=1), 1.0)
@@ -294,5 +294,5 @@ def test_every_agent_meets_the_mask_of_a_dynamics_before_it_plans(name):
             agent.policy(0)
             agent.observe(of.Trajectory(0, np.array([0, 1, 3]), np.array([0, 0]), np.zeros(2)))
 
-    with pytest.raises(of.OpoError, match="give the agent action_mask"):
+    with pytest.raises(of.OpoError, match="give the agent the action_mask of the environment"):
         play()

@@ -1,4 +1,4 @@
-"""Runs with more distinct contexts than a result lists: their summary, their files, and joining them."""
+"""Runs with more distinct contexts than a result lists: summaries, files, and joining."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_continuous_contexts_are_summarised_as_if_they_were_listed(few, monkeypa
         monkeypatch.setattr(module, "LISTED", 10_000)
     (listed,) = play(linear(), 101)
     assert listed.many is None
-    assert str(result.summary_by_quarter(most=2)) == str(listed.summary_by_quarter(most=2))  # NaN equals nothing
+    assert str(result.summary_by_quarter(most=2)) == str(listed.summary_by_quarter(most=2))  # as texts, since NaN is not equal to itself
     result.save(tmp_path / "r.npz")
     again = of.SimulationResult.load(tmp_path / "r.npz")
     assert str(again.summary_by_quarter()) == str(result.summary_by_quarter())
@@ -102,7 +102,9 @@ def test_whole_numbers_beyond_the_list_are_summarised_by_quarters(few):
 def test_results_of_an_older_version_are_not_joined(few):
     first, second = play(Named(), 100, 100)
     first.many = None
-    with pytest.raises(of.OpoError, match=r"that an older version wrote does not tell them apart: simulate\(\.\.\., resume="):
+    with pytest.raises(
+        of.OpoError, match=r"that an older version wrote does not say which .* are equal: go on with simulate\(\.\.\., resume="
+    ):
         first.join(second)
 
 

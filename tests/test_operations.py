@@ -1,4 +1,4 @@
-"""The operations on one model: kernels against the reference, closed forms, long horizons, sampling."""
+"""Operations on one model: kernels against the reference, closed forms, long horizons, sampling."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_optimal_policies_agree(form):
 @pytest.mark.parametrize("form", ["dense", "csr"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_large_form_equals_the_reference_and_one_thread(monkeypatch, set_threads, form, threads):
-    """The forms with several threads inside a layer, which shape alone selects, on a shape small enough for a test."""
+    """The forms with several threads inside a layer, which are normally chosen for large models, on a small one."""
     rng = np.random.default_rng(11)
     small = random_model(rng, [1, 30, 41, 7], 3, form, masked=True, density=0.5)
     policy = random_policy(rng, small)
@@ -212,7 +212,7 @@ def test_an_action_of_probability_0_keeps_it(backend):
 @pytest.mark.parametrize("form", ["dense", "csr"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_thousand_steps(form, backend):
-    """State 0 is left with probability 0.9: its occupancy 0.1^(h-1) runs through 1e-300 to nothing."""
+    """State 0 is left with probability 0.9: its occupancy 0.1^(h-1) falls below 1e-300 to 0."""
     horizon = 2000
     P = np.array([[[0.1, 0.9], [0.1, 0.9]], [[0.0, 1.0], [0.0, 1.0]]])
     losses = [[1.0, 1.0], [0.0, 0.0]]
@@ -240,7 +240,7 @@ def test_chain_over_two_thousand_steps(form):
     policy = of.policy_chain(history, **settings)
     assert np.isfinite(policy).all()
     np.testing.assert_allclose(policy.sum(axis=1), 1.0, rtol=0, atol=1e-15)
-    # Q reaches 2000 here, of which rounding may take 1e-12.
+    # Q is up to 2000 here, so rounding may change it by 1e-12.
     np.testing.assert_allclose(policy, of.policy_chain(history, backend="numpy", **settings), rtol=0, atol=1e-10)
 
 
@@ -356,7 +356,7 @@ def test_states_with_unequal_numbers_of_actions_that_are_equal_on_average(counts
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_repeated_occupancies_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads):
-    """After some passes a transposed copy is made, and sums are gathered in the order in which they were scattered."""
+    """After some passes a transposed copy is made, and sums are gathered in the same order in which they were scattered before."""
     monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 2, 1: 2})
     set_threads(threads)
     rng = np.random.default_rng(13)

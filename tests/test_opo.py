@@ -1,4 +1,4 @@
-"""The OPO agent: its parameters, pure policies, both backends, the bound of term (iii), learning on ICU-Sepsis, refusals."""
+"""The OPO agent: its parameters and policies, both backends, the bound of term (iii), learning on ICU-Sepsis, refused arguments."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_exponential_weights_stay_below_their_bound(sizes, n_actions, episodes):
         result = of.simulate(of.FiniteContexts([mdp]), agent, episodes)
         bound = math.sqrt(2 * len(sizes) ** 4 * episodes * math.log(n_actions))
         assert 0 < result.cumulative_regret[-1] < bound
-        # It does learn: less than the uniform policy would have lost.
+        # The agent learns: its regret is below that of the uniform policy.
         assert result.cumulative_regret[-1] < (result.uniform_value - result.optimal_value).sum()
 
 

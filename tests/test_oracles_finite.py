@@ -1,4 +1,4 @@
-"""Finite classes: ties, dead candidates, running sums, refusals that leave nothing behind."""
+"""Oracles of finite classes: ties, excluded candidates, running sums, and refused data, which change nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def constant(value: float) -> Any:
 
 
 def leading(*targets: int) -> Any:
-    """Dynamics that surely lead to the given positions of layers 1 and 2."""
+    """Dynamics that lead to the given positions of layers 1 and 2 with probability 1."""
     blocks = [np.zeros((a, ACTIONS, b)) for a, b in itertools.pairwise(SIZES)]
     for block, target in zip(blocks, targets, strict=True):
         block[..., target] = 1.0
@@ -96,7 +96,7 @@ def test_when_no_candidate_explains_the_data_the_transition_is_named_and_nothing
     agent.observe(trajectory())
     before = (agent.episode, agent.fits, agent.loss_oracle.scores.copy(), agent.dynamics_oracle.scores.copy())
     policy = agent.policy(0)
-    # Candidate 1 died before; to candidate 0 the last transition, from state 1 to state 5, is impossible.
+    # Candidate 1 was excluded before; under candidate 0 the last transition, from state 1 to state 5, is impossible.
     text = r"at context 'ward 3' the transition of layer 1 from state 1 under action 1 to state 5 has probability 0 under a candidate that"
     with pytest.raises(of.OpoError, match=text):
         agent.observe(trajectory("ward 3", states=(0, 1, 5), actions=(0, 1, 0), losses=(1, 1, 1)))
@@ -152,7 +152,7 @@ class World:
         return losses.oracle(LAYOUT, None), dynamics.oracle(LAYOUT, None)
 
     def batch(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Both scores of all candidates from the first n episodes, one term at a time."""
+        """The scores of all loss and dynamics candidates from the first n episodes, summed term by term."""
         squared, log_likelihood = np.zeros(4), np.zeros(4)
         for i, t in itertools.product(range(4), self.log[:n]):
             for h in range(3):
@@ -180,7 +180,7 @@ def test_running_sums_equal_the_batch(form):
 
 
 def test_an_episode_costs_its_own_steps_only():
-    """Candidates are asked once per context, and no past episode is looked at again."""
+    """Candidates are evaluated once per context, and past episodes are not visited again."""
     world, untouched = World("dense"), World("dense")
     losses, dynamics = world.oracles()
     for episode in world.log:

@@ -1,4 +1,4 @@
-"""The pictures hold the numbers of the runs, and need neither a screen nor global state."""
+"""Plots show the numbers of the runs, and need neither a screen nor global state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(share: float, episodes: int = 20, seed: int = 0) -> of.SimulationResult:
 
 
 def legend(axes):
-    """Below a picture of our own it belongs to the figure, so that it leaves the panels their width."""
+    """The legend of a plot; in a figure of the package it belongs to the figure, so that the panels keep their width."""
     return axes.get_legend() or axes.figure.legends[0]
 
 

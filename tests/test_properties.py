@@ -1,4 +1,4 @@
-"""What must hold for every model: the paper's identities, order, ranges, and names that carry no meaning."""
+"""Properties of every model: the paper's identities, order, ranges, and invariance under relabelling."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_unroll_repeats_a_stationary_policy(case, n_states):
     mdp = random_model(rng, [1] + [n_states] * 3, 2, "stationary")
     stationary = rng.dirichlet(np.ones(2), size=n_states)
     policy = mdp.unroll(stationary)
-    assert (policy[0] == 0.5).all()  # whose first layer is a copy of no state
+    assert (policy[0] == 0.5).all()  # the first layer is not a copy of the states
     for h in range(1, 4):
         np.testing.assert_array_equal(policy[mdp.layout.layer(h)], stationary)
     np.testing.assert_allclose(layer_sums(mdp, of.occupancy(mdp, policy)), 1.0, atol=1e-12)
@@ -162,7 +162,7 @@ def arms(losses):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_weight_pushed_far_down_comes_back(backend):
-    """Pushed by +800 in log weight and back by -800, the policy is exactly uniform again; weights alone stick at 0."""
+    """After +800 and then -800 in log weight the policy is exactly uniform again; plain weights would stay at 0."""
     up, down = arms([1.0, 0.0]), arms([0.0, 1.0])
     settings = {"eta": 800.0, "beta_loss": 0.0, "beta_dynamics": 0.0, "backend": backend}
     assert of.policy_chain([up], **settings).tolist() == [[0.0, 1.0]]
@@ -182,7 +182,7 @@ def test_wide_gaps_of_a_chain_give_exactly_0_and_1(backend, eta):
 @pytest.mark.parametrize("sizes", [[1], [1, 3, 2], [1, 20, 20, 15]])
 @pytest.mark.parametrize("n_actions", [1, 2, 3, 7, 25])
 def test_equal_q_keeps_the_policy_uniform_bitwise(backend, sizes, n_actions):
-    """Saturated bonuses clip every Q to 0; so do they with a mask."""
+    """Saturated bonuses clip every Q to 0, with and without a mask."""
     rng = np.random.default_rng(n_actions)
     for masked in (False, True):
         mdp = random_model(rng, sizes, n_actions, masked=masked)

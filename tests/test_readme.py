@@ -1,4 +1,4 @@
-"""What the README shows works as written."""
+"""The examples of the README and the documentation run as written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCKS = {
     f"{page.stem} {i}": block
     for page in PAGES
     for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
-    if "visits.parquet" not in block  # a fragment: the file is the reader's
+    if "visits.parquet" not in block  # it needs the reader's own file
 }
 
 
@@ -41,10 +41,10 @@ def test_examples(block, tmp_path, monkeypatch, capsys, set_threads):
     monkeypatch.chdir(tmp_path)
     if '"visits.csv"' in block:
         write_visits(tmp_path / "visits.csv")
-    # From a file, as Numba caches only what is in one. In this process: twenty others would each import the package anew.
+    # From a file, since Numba only caches functions from files, and in this process, since importing the package takes long.
     script = tmp_path / "example.py"
     script.write_text(block)
-    if "parallel=True" in block:  # Numba's own threads would stay, and other tests fork.
+    if "parallel=True" in block:  # Numba's own threads would remain, and other tests fork.
         subprocess.run([sys.executable, script], check=True)
     else:
         runpy.run_path(str(script), run_name="__main__")

@@ -1,4 +1,4 @@
-"""A saved result is read back whole, or refused with the field that is wrong."""
+"""A saved result is read back with the same bits, or refused with the field that is wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from simulated_worlds import Fixed, Many, digest, two_contexts, uniform
 
 import opo_fast as of
 from opo_fast._support.state import read_state, write_state
@@ -101,3 +102,49 @@ def test_a_state_of_another_kind_is_no_result(tmp_path):
     write_state(tmp_path / "x.npz", {"a": 1})
     with pytest.raises(of.OpoError, match="its format is None"):
         of.SimulationResult.load(tmp_path / "x.npz")
+
+
+def test_save_and_load(tmp_path):
+    cmdp = two_contexts()
+    result = of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 25, seed=6)
+    path = tmp_path / "result.npz"
+    result.save(path)
+    loaded = of.SimulationResult.load(path)
+    assert digest(loaded) == digest(result)
+    assert loaded.context_index.dtype == np.int64
+    assert loaded.contexts == result.contexts
+    assert loaded.settings == result.settings
+    assert loaded.settings["labels"] == [["mild", "severe"][c] for c in result.contexts]
+    assert loaded.summary(1.0) == result.summary(1.0)
+    assert [line.label for line in loaded.summary()] == ["mild", "severe", "all"]
+    assert [p.name for p in tmp_path.iterdir()] == ["result.npz"]
+
+
+def test_array_contexts_come_back_as_they_are(tmp_path):
+    many = Many()
+    result = of.simulate(many, many.agent(), 10)
+    result.save(tmp_path / "r.npz")
+    loaded = of.SimulationResult.load(tmp_path / "r.npz")
+    assert digest(loaded) == digest(result)
+    assert all(isinstance(context, np.ndarray) for context in loaded.contexts)
+    np.testing.assert_array_equal(np.array(loaded.contexts), np.array(result.contexts))
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 broken"])
+def test_a_damaged_file_is_refused(tmp_path, content):
+    path = tmp_path / "r.npz"
+    path.write_bytes(content)
+    with pytest.raises(of.OpoError, match="is not a result that"):
+        of.SimulationResult.load(path)
+
+
+def test_a_truncated_a_foreign_and_a_missing_file_are_refused(tmp_path):
+    cmdp = two_contexts()
+    of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 5).save(tmp_path / "r.npz")
+    data = (tmp_path / "r.npz").read_bytes()
+    (tmp_path / "r.npz").write_bytes(data[: len(data) // 2])
+    np.savez(tmp_path / "foreign.npz", value=np.zeros(3))
+    missing = "not a result that .* or is damaged"
+    for name, text in (("r.npz", "not a result"), ("foreign.npz", missing), ("none.npz", "there is no file")):
+        with pytest.raises(of.OpoError, match=text):
+            of.SimulationResult.load(tmp_path / name)

@@ -1,4 +1,4 @@
-"""A second Ctrl-C: part of the first one, or an end that loses no saving and says what it loses."""
+"""A second Ctrl-C: within a second it belongs to the first; later it stops the run after a file that is being written, with a warning."""
 
 import signal
 import types
@@ -23,7 +23,7 @@ def press_twice():
 
 
 def clock(monkeypatch, *times):
-    """What the clock of `interrupts` says at each signal."""
+    """The times of the signals according to the clock of `interrupts`."""
     told = iter(times)
     monkeypatch.setattr("opo_fast._support.interrupts.time", types.SimpleNamespace(monotonic=lambda: next(told)))
 
@@ -67,7 +67,7 @@ def test_a_second_one_lets_the_saving_end(tmp_path, monkeypatch, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is lost
         result = saved_run(tmp_path / "run.npz", press, monkeypatch, (10.0, 12.0, 13.0))
-    assert capsys.readouterr().err.count("The file that is being written is finished first.") == 1
+    assert capsys.readouterr().err.count("Finishing the file that is being written first.") == 1
     assert result.interrupted
     assert result.episodes == read_state(tmp_path / "run.npz")["episode"] == 17
     assert signal.getsignal(signal.SIGINT) is handler

@@ -1,4 +1,4 @@
-"""Self-tuning chains: kernels and engine against the plain NumPy form, the same bits in every form, and what AdaHedge promises."""
+"""Self-tuning chains: kernels and engine against the plain NumPy code, the same bits in every form, and the bounds of AdaHedge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAYOUTS = {"packed": (SMALL, 3), "packed, vectors": (WIDE, 4), "single": (LARGE,
 
 @dataclass(frozen=True)
 class BonusRule(SelfTuningRule):
-    """The bonus matters from step `switch` on: where a lower bound of losses is 0, it is the greater of the two bounds."""
+    """A rule whose bonus has an effect from step `switch` on."""
 
     switch: int = 0
 
@@ -50,7 +50,7 @@ class BonusRule(SelfTuningRule):
 
 
 class Source:
-    """Models and plausible sets at three contexts: 6 losses, 5 dynamics; of both some are excluded as time passes."""
+    """Models and plausible sets at three contexts: 6 losses and 5 dynamics, some of which are excluded over time."""
 
     def __init__(self, sizes, n_actions, form="dense", *, mask=None, seed=0, radius=False):
         rng = np.random.default_rng(seed)
@@ -217,7 +217,7 @@ def test_same_bits_whatever_the_threads_budgets_packs_and_stops(shape, switch):
 @pytest.mark.parametrize("form", ["dense", "csr", "masked"])
 @pytest.mark.parametrize("single", [[1, 3], [0, 2, 4], [0, 1, 2, 3, 4]])
 def test_candidates_in_single_and_double_precision_are_read_as_what_they_are(form, single):
-    """Numbers that single precision holds exactly: how a candidate is stored changes no bit."""
+    """For numbers that float32 represents exactly, the dtype of a candidate changes no bit."""
     mixed, double = source_of("single", form), source_of("single", form)
     for context, models in mixed.models.items():
         for i, mdp in enumerate(models):
@@ -266,7 +266,7 @@ def test_least_expectation_within_a_radius_is_the_linear_programme(form):
         array = model.transitions.arrays()[h]
         rows = np.asarray(array.todense() if array.ndim == 2 else array.reshape(-1, v.size))
         for row, radius, least in zip(rows, source.radii[0][source.layout.layer(h)].reshape(-1), found.reshape(-1), strict=True):
-            # Variables: the row p and |p - row|, of which the sum is at most twice the total variation.
+            # Variables: the row p, and |p - row|, whose sum is at most twice the total variation.
             eye = np.eye(v.size)
             best = linprog(
                 np.concatenate([v, 0 * v]),
@@ -319,7 +319,7 @@ def test_betas_follow_the_doubled_number_of_steps():
     for step, episodes in [(0, 1), (1, 2), (2, 4), (3, 4), (4, 8), (1023, 1024), (1024, 2048)]:
         theory = of.analysis.parameters(layout, episodes, **sizes, delta=0.1)
         assert (rule.bonus(step).beta_loss, rule.bonus(step).beta_dynamics[0]) == theory[1:]
-        # While the bonus makes no difference, the steps are one run.
+        # The bonus stays the same until the number of steps doubles, or until it begins to have an effect.
         assert rule.bonus(step).end >= episodes
         assert rule.bonus(rule.bonus(step).end).needed
     first = next(2**k for k in range(60) if rule.bonus(2**k).needed)
@@ -327,7 +327,7 @@ def test_betas_follow_the_doubled_number_of_steps():
     assert rule.bonus(first).end == 2 * first
     fixed = self_tuning_rule(layout, **sizes, delta=0.1, episodes=500, plausible=True)
     assert fixed.bonus(3).beta_loss == of.analysis.parameters(layout, 500, **sizes, delta=0.1).beta_loss
-    # At a very large T the bonus ends.
+    # The bonus only has an effect after a very large number of steps.
     assert rule.bonus(100).needed is False
     assert rule.bonus(10**9).needed is True
 

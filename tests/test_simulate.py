@@ -1,95 +1,28 @@
-"""The episode loop: its order, its streams, its exact regret, interruption, and what is saved."""
+"""The episode loop: its order, its random streams, exact regret, and refused arguments."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import pathlib
-import signal
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from strategies import random_mask, random_transitions
+from simulated_worlds import Fixed, Many, digest, two_contexts, uniform
+from strategies import random_transitions
 
 import opo_fast as of
 from opo_fast.model.streams import Streams
 from opo_fast.runs.simulation import Simulation
 
-
-class Fixed:
-    """Plays one policy and writes down what it is asked and told."""
-
-    def __init__(self, layout: of.Layout, policy: np.ndarray) -> None:
-        self.layout, self._policy = layout, policy
-        self.log: list[Any] = []
-
-    def policy(self, context: Any) -> np.ndarray:
-        self.log.append(("policy", context))
-        return self._policy
-
-    def observe(self, trajectory: of.Trajectory) -> None:
-        self.log.append(("observe", trajectory))
-
-
-def two_contexts(seed: int = 0, sizes: tuple[int, ...] = (1, 3, 2), n_actions: int = 2) -> of.FiniteContexts:
-    rng = np.random.default_rng(seed)
-    layout = of.Layout(list(sizes), n_actions)
-    models = [of.LayeredMDP(layout, rng.random(layout.shape), random_transitions(rng, sizes, n_actions)) for _ in range(2)]
-    return of.FiniteContexts(models, [0.7, 0.3], labels=["mild", "severe"], name="two contexts")
-
-
-def uniform(cmdp: Any) -> np.ndarray:
-    return np.full(cmdp.layout.shape, 1 / cmdp.layout.n_actions)
-
-
-class Many:
-    """A contextual MDP of endless contexts (vectors), whose classes hold the truth; small enough to be packed or not."""
-
-    def __init__(self, large: bool = False, seed: int = 3) -> None:
-        rng = np.random.default_rng(seed)
-        sizes = [1, 30, 30, 30] if large else [1, 3, 2, 3]
-        self.layout = of.Layout(sizes, 3)
-        self.mask = random_mask(rng, self.layout.shape)
-        self._pairs = [[random_transitions(rng, sizes, 3) for _ in range(2)] for _ in range(3)]
-        self._tables = rng.random((3, 2, *self.layout.shape))
-        self.loss_class = of.FiniteLossClass([lambda c, i=i: self._mix(self._tables[i], c) for i in range(3)])
-        self.dynamics_class = of.FiniteDynamicsClass([lambda c, i=i: self._blocks(i, c) for i in range(3)])
-
-    @staticmethod
-    def _mix(pair: Any, c: np.ndarray) -> np.ndarray:
-        return c[0] * pair[0] + (1 - c[0]) * pair[1]
-
-    def _blocks(self, i: int, c: np.ndarray) -> list[np.ndarray]:
-        return [self._mix(pair, c) for pair in zip(*self._pairs[i], strict=True)]
-
-    def sample_context(self, rng: np.random.Generator) -> np.ndarray:
-        return np.round(rng.random(1), 1)
-
-    def mdp(self, context: np.ndarray) -> of.LayeredMDP:
-        return of.LayeredMDP(self.layout, self._mix(self._tables[1], context), self._blocks(1, context), self.mask)
-
-    def agent(self, kind: type[of.OPO] = of.OPO, **options: Any) -> of.OPO:
-        given = {"eta": 0.4, "beta_loss": 0.5, "beta_dynamics": 0.1, "action_mask": self.mask, **options}
-        return kind(self.layout, self.loss_class, self.dynamics_class, **given)
-
-
-def digest(result: of.SimulationResult) -> str:
-    state = hashlib.sha256()
-    for name in ("value", "optimal_value", "uniform_value", "observed_loss", "saturation", "context_index", "loss_fit", "dynamics_fit"):
-        state.update(getattr(result, name).tobytes())
-    return state.hexdigest()
-
-
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
 class Script:
-    """Oracles whose fit is the number of episodes seen and whose answers are written down in advance."""
+    """Oracles whose fit is the number of observed episodes, with answers that are given in advance."""
 
     def __init__(self, losses: list[np.ndarray], transitions: list[list[np.ndarray]]) -> None:
         self.answers = {"losses": losses, "transitions": transitions}
@@ -206,7 +139,7 @@ def test_prefetched_contexts_are_those_that_come():
             return super().policy(context)
 
     of.simulate(many, many.agent(Spy), 41)
-    # The diagnostics ask for the policy of a context again.
+    # The diagnostics compute the policy of a context again.
     assert [c for c, _ in itertools.groupby(told)] == [c for c, _ in itertools.groupby(asked)]
 
 
@@ -290,7 +223,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {root!r})
 import opo_fast as of
-from test_simulate import Many, digest
+from simulated_worlds import Many, digest
 many = Many({large})
 print(digest(of.simulate(many, many.agent(), 60, seed=7)))
 """
@@ -377,158 +310,6 @@ def test_streams_do_not_depend_on_the_order_of_asking():
     assert abs(np.corrcoef(drawn[:-1, 0], drawn[1:, 0])[0, 1]) < 0.1
 
 
-# -- interruption ------------------------------------------------------------------------------------------------------
-
-
-class Interrupting(Fixed):
-    """Ctrl-C while it learns from an episode."""
-
-    def __init__(self, layout, policy, episode, action):
-        super().__init__(layout, policy)
-        self.at, self.action = episode, action
-
-    def observe(self, trajectory):
-        if sum(kind == "observe" for kind, _ in self.log) == self.at:
-            self.action()
-        super().observe(trajectory)
-
-
-def press():
-    signal.raise_signal(signal.SIGINT)
-
-
-def press_twice():
-    press()
-    press()
-
-
-def raise_it():
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("action", "kept"), [(raise_it, 17), (press, 18), (press_twice, 17)])
-def test_ctrl_c_keeps_what_was_done(action, kept, tmp_path, monkeypatch):
-    monkeypatch.setattr("opo_fast._support.interrupts.BOUNCE", 0.0)
-    cmdp = two_contexts()
-    whole = of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 40, seed=3)
-    handler = signal.getsignal(signal.SIGINT)
-    result = of.simulate(cmdp, Interrupting(cmdp.layout, uniform(cmdp), 17, action), 40, seed=3)
-    assert signal.getsignal(signal.SIGINT) is handler
-    assert result.interrupted
-    assert result.episodes == kept
-    assert result.settings["planned_episodes"] == 40
-    np.testing.assert_array_equal(result.value, whole.value[:kept])
-    np.testing.assert_array_equal(result.cumulative_regret, whole.cumulative_regret[:kept])
-    result.save(tmp_path / "part.npz")
-    loaded = of.SimulationResult.load(tmp_path / "part.npz")
-    assert loaded.interrupted
-    assert loaded.episodes == kept
-    assert not whole.interrupted
-
-
-def test_ctrl_c_in_the_last_episode_is_a_finished_run():
-    cmdp = two_contexts()
-    result = of.simulate(cmdp, Interrupting(cmdp.layout, uniform(cmdp), 4, press), 5)
-    assert result.episodes == 5
-    assert not result.interrupted
-
-
-def test_ctrl_c_before_the_first_episode_ends():
-    cmdp = two_contexts()
-    result = of.simulate(cmdp, Interrupting(cmdp.layout, uniform(cmdp), 0, raise_it), 5)
-    assert result.episodes == 0
-    assert result.cumulative_regret.size == 0
-    assert np.isnan(result.gap_closed())
-    assert result.summary()[-1].episodes == 0
-    assert "0 episodes" in repr(result)
-
-
-def test_an_agent_goes_on_after_ctrl_c():
-    """The signal comes inside an episode, which is finished first: the agent has learned from whole episodes."""
-    many = Many()
-
-    class Pressed(of.OPO):
-        def prefetch(self, contexts):
-            super().prefetch(contexts)
-            if self.episode == 16:
-                press()
-
-    agent, plain = many.agent(Pressed), many.agent()
-    stopped = of.simulate(many, agent, 60, seed=2)
-    assert stopped.interrupted
-    of.simulate(many, plain, stopped.episodes, seed=2)
-    np.testing.assert_array_equal(agent.policy(np.array([0.3])), plain.policy(np.array([0.3])))
-
-
-def test_a_run_in_another_thread_needs_no_signals():
-    cmdp, results = two_contexts(), []
-    thread = threading.Thread(target=lambda: results.append(of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 5)))
-    thread.start()
-    thread.join()
-    assert results[0].episodes == 5
-
-
-def test_another_handler_of_ctrl_c_stays(request):
-    def mine(number, frame):
-        raise RuntimeError("mine")
-
-    old = signal.signal(signal.SIGINT, mine)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, old))
-    cmdp = two_contexts()
-    with pytest.raises(RuntimeError, match="mine"):
-        of.simulate(cmdp, Interrupting(cmdp.layout, uniform(cmdp), 2, press), 5)
-    assert signal.getsignal(signal.SIGINT) is mine
-
-
-# -- saving ------------------------------------------------------------------------------------------------------------
-
-
-def test_save_and_load(tmp_path):
-    cmdp = two_contexts()
-    result = of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 25, seed=6)
-    path = tmp_path / "result.npz"
-    result.save(path)
-    loaded = of.SimulationResult.load(path)
-    assert digest(loaded) == digest(result)
-    assert loaded.context_index.dtype == np.int64
-    assert loaded.contexts == result.contexts
-    assert loaded.settings == result.settings
-    assert loaded.settings["labels"] == [["mild", "severe"][c] for c in result.contexts]
-    assert loaded.summary(1.0) == result.summary(1.0)
-    assert [line.label for line in loaded.summary()] == ["mild", "severe", "all"]
-    assert [p.name for p in tmp_path.iterdir()] == ["result.npz"]
-
-
-def test_array_contexts_come_back_as_they_are(tmp_path):
-    many = Many()
-    result = of.simulate(many, many.agent(), 10)
-    result.save(tmp_path / "r.npz")
-    loaded = of.SimulationResult.load(tmp_path / "r.npz")
-    assert digest(loaded) == digest(result)
-    assert all(isinstance(context, np.ndarray) for context in loaded.contexts)
-    np.testing.assert_array_equal(np.array(loaded.contexts), np.array(result.contexts))
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 broken"])
-def test_a_damaged_file_is_refused(tmp_path, content):
-    path = tmp_path / "r.npz"
-    path.write_bytes(content)
-    with pytest.raises(of.OpoError, match="is not a result that"):
-        of.SimulationResult.load(path)
-
-
-def test_a_truncated_a_foreign_and_a_missing_file_are_refused(tmp_path):
-    cmdp = two_contexts()
-    of.simulate(cmdp, Fixed(cmdp.layout, uniform(cmdp)), 5).save(tmp_path / "r.npz")
-    data = (tmp_path / "r.npz").read_bytes()
-    (tmp_path / "r.npz").write_bytes(data[: len(data) // 2])
-    np.savez(tmp_path / "foreign.npz", value=np.zeros(3))
-    missing = "not a result that .* or is damaged"
-    for name, text in (("r.npz", "not a result"), ("foreign.npz", missing), ("none.npz", "there is no file")):
-        with pytest.raises(of.OpoError, match=text):
-            of.SimulationResult.load(tmp_path / name)
-
-
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -591,7 +372,7 @@ def test_observed_losses_outside_the_unit_interval_are_refused():
 
 
 class _OneBuffer:
-    """An environment that writes every context into the same array, or into an array of its own."""
+    """An environment that writes every context into the same array, or into a new one."""
 
     layout = of.Layout([1, 3, 3], n_actions=2)
 

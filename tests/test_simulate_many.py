@@ -1,4 +1,4 @@
-"""Many seeds of one setting: the bits of `simulate` seed by seed, side by side or not."""
+"""`simulate_many` has the bits of `simulate` for every seed, whether or not the seeds run in lockstep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPISODES = 70
 
 
 class Fresh:
-    """A new context in each episode, and classes of candidates that one function each gives."""
+    """A new context in each episode, and classes with one function for all candidates."""
 
     name = "fresh"
 
@@ -97,7 +97,7 @@ def hashed(state):
 
 
 def check(env, make, seeds=3, episodes=EPISODES, **options):
-    """Results, and the agents that are left behind, are those of one run after the other."""
+    """Check that results and final states of the agents equal those of one run after the other."""
     agents = []
 
     def kept(seed):
@@ -119,7 +119,7 @@ def check(env, make, seeds=3, episodes=EPISODES, **options):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Episodes that were played in lockstep, all seeds of one counted once."""
+    """Number of episodes that were played in lockstep; an episode of several seeds counts once."""
     played = []
     original = module.Lockstep._step
 
@@ -206,7 +206,7 @@ def test_threads_change_nothing(world, set_threads):
 
 def test_more_episodes_than_the_theory_was_asked_for():
     env = WORLDS["few contexts"]()
-    with pytest.warns(UserWarning, match="plays more than the 20 episodes"):
+    with pytest.warns(UserWarning, match="plays more episodes than the 20"):
         check(env, lambda seed: of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=20, bonus_scale=1e-5), episodes=30)
 
 

@@ -1,4 +1,4 @@
-"""Files and arguments that ask for more than there is: refused before anything is allocated; and PRISM's several rewards."""
+"""Files and arguments that need too much memory are refused before anything is allocated; PRISM models with several rewards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opo_fast.study import runfile
 
 
 def peak(call):
-    """Most bytes that were held at once while a call was refused."""
+    """Peak memory in bytes while a call is refused."""
     tracemalloc.start()
     try:
         with pytest.raises(of.OpoError) as error:
@@ -38,12 +38,12 @@ def test_a_file_of_two_lines_that_announces_millions_of_states(tmp_path, deadloc
 
 
 def test_a_file_of_200_lines_that_announces_millions_of_states(tmp_path):
-    """Its choices are those of a square table: 67 million states times 200 choices would take 100 GiB."""
+    """As a table, 67 million states times 200 choices would take 100 GiB."""
     lines = [f"{i % 4 * 16_000_000} {i // 4} {i} 1" for i in range(199)]
     (tmp_path / "big.tra").write_text("\n".join([f"67000000 199 {len(lines)}", *lines]) + "\n")
     most, message = peak(lambda: envs.from_prism(tmp_path / "big.tra", deadlocks="loop"))
     assert "big.tra" in message
-    assert "67000000 states and 50 choices are more than this reader takes" in message
+    assert "67000000 states and 50 choices are more than this reader accepts" in message
     assert most < 1 << 20
 
 
@@ -74,7 +74,7 @@ SIZES = {
     "simulate": lambda: of.simulate(SMALL, of.agents.Uniform(SMALL.layout), 2**40),
     "trial_bandit": lambda: envs.trial_bandit(by="age", groups=10**12),
 }
-"""Each asks for terabytes, mostly through small arguments."""
+"""Calls that need terabytes, most of them with small arguments."""
 SMALL = envs.make("random-finite")
 
 
@@ -161,5 +161,5 @@ def test_of_several_reward_structures_one_is_chosen(tmp_path):
         envs.from_file(tmp_path / "robot.tra", reward="robot3")
     # From state 0 the states are 0, 1, 0, 1: two visits of each in four steps.
     for name, most in (("robot1", 6.0), ("robot2", 10.0)):
-        env = envs.from_file(tmp_path / "robot.tra", horizon=4, reward=name)
+        env = envs.make(str(tmp_path / "robot.tra"), horizon=4, reward=name)
         assert env.reward_value(of.solve(env.mdp(0)).v[0]) == pytest.approx(most)

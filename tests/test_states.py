@@ -1,4 +1,4 @@
-"""What is loaded is checked whole before anything is taken: one error that names the field, and nothing has changed."""
+"""Loaded states are checked completely before anything is changed; the error names the field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def snapshot(thing):
 
 
 def refused(name, field, value, match):
-    """A fresh agent refuses the trained one's state with this field, and stays as it was."""
+    """Check that a new agent refuses a trained agent's state with this field, and that it is not changed."""
     _, agent = worlds.trained(name)
     _, fresh = worlds.make_agent(name)
     before = snapshot(fresh)
@@ -65,8 +65,8 @@ def test_a_history_beyond_its_runs(name):
     refused(name, "history.length", lambda n: n + 2, r"history.length'\] is .* one step for each episode")
     refused(name, "history.starts", lambda starts: starts[::-1] - 1, "history.starts")
     refused(name, "history.starts", lambda starts: starts + 10**9, "history.starts")
-    refused(name, "history.runs", lambda runs: np.where(runs == runs[-1], 9, runs), "fit that the oracle cannot have given")
-    refused(name, "history.runs", lambda runs: -1 - runs, "fit that the oracle cannot have given")
+    refused(name, "history.runs", lambda runs: np.where(runs == runs[-1], 9, runs), "fit that the oracle cannot have returned")
+    refused(name, "history.runs", lambda runs: -1 - runs, "fit that the oracle cannot have returned")
     refused(name, "history.runs", None, "no 'history.runs'")
 
 
@@ -122,7 +122,7 @@ def test_a_fit_that_was_never_given_is_no_candidate_counted_from_the_end():
 
 
 def test_plans_of_the_data_before_are_forgotten():
-    """Parametric fits are numbers, which mean other functions once another state is there."""
+    """Fits of parametric classes are numbers, which stand for other functions after another state was restored."""
     env = worlds.finite()
     classes = oracles.TabularLossClass(per_context=True), oracles.TabularDynamicsClass(per_context=True, smoothing=1.0)
     first, second = (of.agents.Greedy(env.layout, *classes) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Stationary models keep what their layers share once, and give the bits of the same model with layers of their own."""
+"""Stationary models store what their layers share once, and give the same bits as models with separate layers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def stationary(form, masked=False, dtype=np.float64, *, horizon=5, start=2, term
 
 
 def unrolled(mdp):
-    """The same model, each layer with losses and rows of its own."""
+    """The same model with separate losses and rows for each layer."""
     return of.LayeredMDP(mdp.layout, mdp.losses, mdp.transitions.arrays(), mdp.action_mask, dtype=mdp.transitions.dtype)
 
 
 def policy_of(mdp, size=SIZE):
-    """A random policy (S, A), and the same for all states."""
+    """A random policy (S, A), and the same policy for all layers."""
     mask = np.ones(mdp.layout.shape, bool) if mdp.action_mask is None else mdp.action_mask
     policy = np.where(mask[-size:], np.random.default_rng(5).random((size, mdp.layout.n_actions)), 0.0)
     policy /= policy.sum(axis=1, keepdims=True)
@@ -139,7 +139,7 @@ def first_allowed(mdp):
 
 
 def peak_of_use(form, masked, horizon):
-    """Most bytes at a time of building, planning and evaluating."""
+    """Peak memory in bytes of building, planning and evaluating."""
     tracemalloc.start()
     mdp = stationary(form, masked, horizon=horizon, size=100, n_actions=4)
     of.solve(mdp, returns="start")
@@ -210,7 +210,7 @@ def test_unrolled_values_of_an_extra_first_layer():
 @pytest.mark.parametrize("start", [None, 2])
 @pytest.mark.parametrize("terminal", [False, True])
 def test_other_stationary_losses(form, masked, dtype, horizon, start, terminal):
-    """Those of the model that is built with them in the first place, kept once."""
+    """`with_losses` equals the model that is built with these losses, which are stored once."""
     mdp, other = (stationary(form, masked, dtype, horizon=horizon, start=start, terminal=terminal) for _ in range(2))
     losses = np.random.default_rng(8).random((SIZE, 3))
     if mdp.layout.horizon <= 2 and start is not None:
@@ -277,7 +277,7 @@ def test_refusals():
         of.evaluate(mdp, policy[:-1])
     with pytest.raises(of.OpoError, match="stage is 6"):
         of.solve_layer(mdp, 6)
-    with pytest.raises(of.OpoError, match="v is None: the values of the 13 states of layer 2"):
+    with pytest.raises(of.OpoError, match="v is None: give the values of the 13 states of layer 2"):
         of.solve_layer(mdp, 1)
     with pytest.raises(of.OpoError, match=r"v has shape \(12,\)"):
         of.solve_layer(mdp, 1, np.zeros(12))

@@ -1,4 +1,4 @@
-"""What reaches a terminal or a picture: names from files are shown letter by letter, in any width and encoding."""
+"""Names from files in terminals and plots: they are shown literally, in any width and encoding."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ NASTY = [
 
 
 def process(*words, folder, columns=80, encoding="utf-8"):
-    """`opo-fast` in a process of its own."""
+    """Run `opo-fast` in a separate process."""
     variables = {**os.environ, "COLUMNS": str(columns), "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     return subprocess.run([*PROGRAM, *words], capture_output=True, cwd=folder, env=variables, check=False)
 
 
 def program(*words, folder, columns=80, encoding="utf-8"):
-    """`opo-fast` in this process, on streams of that encoding."""
+    """Run `opo-fast` in this process, on streams with this encoding."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding, errors) for errors in ("strict", "backslashreplace"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -56,14 +56,14 @@ def program(*words, folder, columns=80, encoding="utf-8"):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A run of five contexts, and a study whose labels are nasty, with a failure."""
+    """A run with five contexts, and a study with control characters in its labels and a failed run."""
     place = tmp_path_factory.mktemp("terminal")
     env = of.envs.make("random-finite")
     result = of.simulate(env, of.agents.make("opo", env, episodes=40), 40, progress=False)
     result.settings["labels"] = [*NASTY[:4], "context 0"]
     result.save(place / "result.npz")
     agents = [{"name": "uniform", "label": label} for label in NASTY]
-    # Labels are no part of a run's identity, so each agent has a setting of its own.
+    # Labels are not part of a run's identity, so each agent has a different setting.
     agents = [{"name": "opo", "label": label, "options": {"eta_scale": 10.0 + i}} for i, label in enumerate(NASTY)]
     agents.append({"name": "opo", "label": "bad [/] one", "options": {"no": "such [option]"}})
     study = Study(

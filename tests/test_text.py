@@ -1,4 +1,4 @@
-"""How numbers and names are written for people."""
+"""Formatting of numbers and names for people."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_rest():
         ("a\x1b[31mb", r"a\x1b[31mb"),
         ("a\nb\tc\r", r"a\nb\tc\r"),
         ("\x9b2J", r"\x9b2J"),  # The control sequence introducer in one character.
-        ("a\u202eb", r"a\u202eb"),  # What follows would be shown from right to left.
+        ("a\u202eb", r"a\u202eb"),  # The rest of the line would be shown from right to left.
         ("a\u2028b", r"a\u2028b"),
         ("a\u00a0b", "a b"),
         ("\ud800", r"\ud800"),

@@ -1,4 +1,4 @@
-"""`tune`: a search on some seeds, judged on others; and the settings that `compare` takes."""
+"""`tune`: a search on some seeds, validated on others; and the settings that `compare` accepts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_grid_is_tried_whole_and_judged_on_other_seeds(env):
 
 
 def test_poor_settings_are_dropped_and_the_edge_is_pointed_out(env):
-    # An agent with an enormous bonus stays uniform: of these settings only the least bonus learns.
+    # With a very large bonus the agent stays uniform, so only the setting with the smallest bonus learns.
     found = of.tune(env, "tabular-opo", 100, over={"bonus_scale": (1e-5, 1e3)}, trials=12, seeds=9, validation=2)
     assert {trial.seeds for trial in found.trials} <= {1, 3, 9}
     assert min(trial.seeds for trial in found.trials) == 1
@@ -79,8 +79,8 @@ def test_refusals(env, monkeypatch):
 def test_the_command(call):
     words = ["tune", "random-finite", "--agent", "tabular-opo", "-T", "40", "--seeds", "2", "--validate", "3", "--set", "n_contexts=2"]
     output = call(*words, "--over", "bonus-scale=1e-3,1e-2,1e5").stdout
-    assert "Judged on 3 seeds that the search has not seen, 40 episodes each:" in output
-    assert "best less default:" in output
+    assert "On 3 seeds that the search has not seen, 40 episodes each:" in output
+    assert "best minus default:" in output
     assert "opo-fast run random-finite --agent tabular-opo -T 40 --bonus-scale 0.0" in output
     refused = call(*words, "--over", "bonus_scale", code=2).stderr
     assert "--over is 'bonus_scale': KEY=LOW:HIGH or KEY=A,B,C is needed" in refused

@@ -1,1 +1,1 @@
-"""What every room of the package uses: checks of arguments, files, progress bars, threads."""
+"""Helpers that all parts of the package share: argument checks, files, progress bars, threads."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that every module shares: each gives a canonical value or the package's error."""
+"""Argument checks: each returns the value in canonical form or raises an `OpoError`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = [
     "FLOAT64",
     "MANY",
     "as_array",
+    "as_delta",
     "as_distribution",
     "as_dtype",
     "as_list",
@@ -44,23 +45,23 @@ Array = npt.NDArray[Any]
 
 LARGEST = (1 << 63) - 1
 MANY = 1_000_000
-"""Of things that are made one by one (steps, contexts, candidates): more would fit into no memory, or take for ever."""
+"""Limit for things that are made one by one (steps, contexts, candidates): more would not fit into memory, or take forever."""
 FLOAT64, FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 
 
 def frozen(array: Array) -> Array:
-    """Mark an array read-only and hand it on."""
+    """Mark an array read-only, and return it."""
     array.flags.writeable = False
     return array
 
 
 def read_only(array: Array) -> Array:
-    """A read-only view: Numba compiles kernels for read-only arrays apart, so a check sees these alone."""
+    """A read-only view. Numba compiles read-only arguments separately, so check kernels always get such views."""
     return frozen(array.view())
 
 
 def as_bool(value: Any, name: str) -> bool:
-    """`value` as a bool, or an error that names it."""
+    """`value` as a bool."""
     if not isinstance(value, (bool, np.bool_)):
         raise OpoError(f"{name} is {shown(value)}: True or False is needed")
     return bool(value)
@@ -76,7 +77,7 @@ def shown(value: Any) -> str:
 
 
 def as_integer(value: Any, name: str, *, least: int, most: int | None = LARGEST) -> int:
-    """`value` as an int within [least, most], or an error that names it; seeds alone may be of any size."""
+    """`value` as an int within [least, most]; None for `most` allows any size, as for seeds."""
     scalar = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
     if not scalar and not (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu"):
         raise OpoError(f"{name} is {shown(value)}: a whole number is needed")
@@ -89,9 +90,9 @@ def as_integer(value: Any, name: str, *, least: int, most: int | None = LARGEST)
 
 
 def as_number(value: Any, name: str, *, least: float = 0.0, most: float = np.inf, strict: bool = False) -> float:
-    """`value` as a finite float within [least, most] (`strict`: both ends excluded), or an error that names it."""
+    """`value` as a finite float within [least, most]; `strict` excludes both ends."""
     try:
-        # NumPy's complex numbers turn into their real part, and one-entry arrays into their entry.
+        # `float` would take the real part of NumPy's complex numbers, and the entry of arrays with one entry.
         if isinstance(value, (str, bytes, complex, np.complexfloating)) or (isinstance(value, np.ndarray) and value.ndim):
             raise TypeError
         if isinstance(value, np.ndarray) and (value.dtype.kind not in "iufb" or np.ma.isMaskedArray(value)):
@@ -111,10 +112,18 @@ def as_number(value: Any, name: str, *, least: float = 0.0, most: float = np.inf
     return number
 
 
+def as_delta(value: Any, name: str = "delta") -> float:
+    """`value` as a failure probability, or an error that names it; with less than 1e-100, quotients such as size / delta may overflow."""
+    number = as_number(value, name, most=1.0, strict=True)
+    if number < 1e-100:
+        raise OpoError(f"{name} is {number!r}: a failure probability of at least 1e-100 is needed")
+    return number
+
+
 def as_list(values: Any) -> list[Any] | None:
-    """`values`, any iterable but a text, as a list; None for anything else."""
+    """`values` as a list; None if it is a text or not iterable."""
     try:
-        # An array without axes has __iter__, too.
+        # `iter` decides, since arrays without axes have __iter__ too.
         iterator = None if isinstance(values, (str, bytes)) else iter(values)
     except TypeError:
         iterator = None
@@ -122,7 +131,7 @@ def as_list(values: Any) -> list[Any] | None:
 
 
 def as_items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any]:
-    """`values`, any iterable but a text, as a list (with `some` not empty) of what `of` names in the plural, or an error."""
+    """`values` as a list; `of` is a plural noun for its entries, and `some` refuses an empty one. Texts are refused."""
     listed = as_list(values)
     if listed is None:
         raise OpoError(f"{name} is a {type(values).__name__}: a sequence of {of} is needed")
@@ -132,7 +141,7 @@ def as_items(values: Any, name: str, of: str, *, some: bool = False) -> list[Any
 
 
 def one_of(value: Any, name: str, choices: Collection[str]) -> None:
-    """Refuse a `value` that is none of these texts."""
+    """Refuse a `value` that is not one of these texts."""
     if not isinstance(value, str) or value not in choices:
         known = list(choices)
         needed = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
@@ -140,13 +149,13 @@ def one_of(value: Any, name: str, choices: Collection[str]) -> None:
 
 
 def instance(value: Any, name: str, *kinds: type, needed: str = "") -> None:
-    """Refuse a `value` that is of none of these types."""
+    """Refuse a `value` that is not an instance of one of these types."""
     if not isinstance(value, kinds):
         raise OpoError(f"{name} is a {type(value).__name__}: {needed or f'an opo_fast.{kinds[0].__name__}'} is needed")
 
 
 def as_path(path: Any, name: str = "path") -> str:
-    """`path` as text, or an error that names it."""
+    """`path` as text."""
     try:
         text = os.fsdecode(path)
     except TypeError:
@@ -164,7 +173,7 @@ def having(value: Any, name: str, attributes: Iterable[str], needed: str) -> Non
 
 
 def labels_of(values: Any, n: int, name: str, of: str) -> tuple[str, ...]:
-    """One text for each of `n` things, which `of` names in the plural."""
+    """One label for each of `n` things; `of` is a plural noun for them."""
     labels = tuple(map(str, as_items(values, name, "texts")))
     if len(labels) != n:
         raise OpoError(f"{name} has {len(labels)} entries: one for each of the {n} {of} is needed")
@@ -172,7 +181,7 @@ def labels_of(values: Any, n: int, name: str, of: str) -> tuple[str, ...]:
 
 
 def pair_of(value: Any, name: str, of: str) -> tuple[float, float]:
-    """Two finite numbers."""
+    """A pair of finite numbers; `of` describes it in the message."""
     try:
         entries = as_items(value, name, "numbers")
     except OpoError:
@@ -183,7 +192,7 @@ def pair_of(value: Any, name: str, of: str) -> tuple[float, float]:
 
 
 def as_array(values: Any, name: str | Place) -> Array:
-    """`values` as an ndarray of whatever dtype; ragged and masked ones are refused."""
+    """`values` as an ndarray of any dtype; ragged and masked arrays are refused."""
     if np.ma.isMaskedArray(values) or (isinstance(values, (list, tuple)) and any(map(np.ma.isMaskedArray, values))):
         raise OpoError(f"{name} is a masked array: fill it first")
     try:
@@ -210,7 +219,7 @@ def as_real(array: Any, name: str | Place) -> Array:
 
 
 def as_distribution(values: Any, n: int, name: str, of: str) -> Array:
-    """Probabilities (n,) of `n` things, which `of` names in the singular; not renormalised."""
+    """Probabilities (n,), not renormalised; `of` is a singular noun for what they belong to."""
     array = as_real(values, name)
     if array.shape != (n,):
         raise OpoError(f"{name} has shape {array.shape}: ({n},), one probability for each {of}, is needed")
@@ -224,6 +233,7 @@ def as_distribution(values: Any, n: int, name: str, of: str) -> Array:
 
 
 def checked_unit(array: Array, where: str | Place) -> Array:
+    """A float64 copy of losses (S, A), which must lie in [0, 1]."""
     copy = np.array(array, dtype=np.float64, order="C")
     place = np.zeros(1, np.int64)
     if check_unit(copy.reshape(-1), place):
@@ -236,6 +246,7 @@ def checked_unit(array: Array, where: str | Place) -> Array:
 
 
 def as_losses_2d(losses: Any, where: str | Place) -> Array:
+    """Losses (S, A) in [0, 1] as a float64 copy."""
     array = as_real(losses, where)
     if array.ndim != 2 or 0 in array.shape:
         raise OpoError(f"{where} has shape {array.shape}: (S, A) is needed")
@@ -243,6 +254,7 @@ def as_losses_2d(losses: Any, where: str | Place) -> Array:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
+    """float64 or float32, from anything that NumPy takes for one of them."""
     for known in (FLOAT64, FLOAT32):
         with contextlib.suppress(TypeError):
             if known == np.dtype(dtype):
@@ -251,5 +263,5 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def tolerance_of(*dtypes: npt.DTypeLike) -> float:
-    """By how much probabilities of these dtypes may miss their sum of 1."""
+    """By how much the sum of probabilities of these dtypes may differ from 1."""
     return 1e-6 if FLOAT32 in dtypes else 1e-8

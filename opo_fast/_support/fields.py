@@ -1,4 +1,4 @@
-"""The fields of a saved state, taken one by one: each is checked before anything is changed, and an error names it."""
+"""Checked reading of the fields of a saved state; an error names the field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class Fields:
-    """Checked reading of a state.
+    """The fields of a state. All are read and checked before an object takes any of them over.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Fields:
     source : str
         What gives such a state, for messages.
     name : str
-        How messages name the state.
+        Name of the state in messages.
     """
 
     def __init__(self, state: Any, source: str, name: str = "state") -> None:
@@ -35,7 +35,7 @@ class Fields:
         self.state = state
 
     def place(self, key: str) -> str:
-        """How messages name a field."""
+        """The name of a field in messages."""
         return f"{self.name}[{key!r}]"
 
     def fault(self, key: str, what: str) -> OpoError:
@@ -43,17 +43,17 @@ class Fields:
         return OpoError(f"{self.place(key)} {what}")
 
     def value(self, key: str) -> Any:
-        """The field as it is."""
+        """The field, unchecked."""
         if key not in self.state:
             raise OpoError(f"{self.name} has no {key!r}: {self.source} is needed")
         return self.state[key]
 
     def inner(self, key: str) -> Fields:
-        """A field that is a state itself."""
+        """A field that is itself a state."""
         return Fields(self.value(key), self.source, self.place(key))
 
     def plain(self) -> dict[str, Any]:
-        """All fields as they are."""
+        """All fields, unchecked."""
         return dict(self.state)
 
     def integer(self, key: str, *, least: int = 0, most: int = LARGEST) -> int:
@@ -61,7 +61,7 @@ class Fields:
         return as_integer(self.value(key), self.place(key), least=least, most=most)
 
     def exactly(self, key: str, wanted: int, why: str) -> int:
-        """A whole number that the rest of the state determines."""
+        """A whole number that must equal `wanted`, since the rest of the state determines it."""
         found = self.integer(key)
         if found != wanted:
             raise self.fault(key, f"is {found}: {wanted} is needed, {why}")
@@ -76,7 +76,7 @@ class Fields:
         return as_bool(self.value(key), self.place(key))
 
     def listed(self, key: str, length: int | None = None) -> list[Any]:
-        """A sequence, of `length` entries where that is given."""
+        """A sequence, with `length` entries if that is given."""
         value = self.value(key)
         found = value.tolist() if isinstance(value, np.ndarray) else as_items(value, self.place(key), "entries")
         if not isinstance(found, list) or (length is not None and len(found) != length):
@@ -84,9 +84,9 @@ class Fields:
         return found
 
     def numbers(self, key: str, shape: Sequence[int | None], *, least: float = -np.inf, most: float = np.inf, finite: bool = True) -> Array:
-        """A float64 array of its own, of this shape (None: any length), with finite entries within [least, most].
+        """A float64 copy of an array of this shape (None: any length) with finite entries within [least, most].
 
-        With ``finite=False`` infinite entries are taken too, NaN never.
+        ``finite=False`` allows infinite entries; NaN is always refused.
         """
         array = self._array(key, shape, "iuf").astype(np.float64)
         inside = (array >= least) & (array <= most)
@@ -97,7 +97,7 @@ class Fields:
         return array
 
     def positions(self, key: str, shape: Sequence[int | None], *, least: int = 0, most: int = LARGEST) -> Array:
-        """An int64 array of its own, of this shape (None: any length), with entries within [least, most]."""
+        """An int64 copy of an array of this shape (None: any length) with entries within [least, most]."""
         array = self._array(key, shape, "iu")
         self._refuse(key, array, (array < least) | (array > most), f"a whole number from {least} to {most}")
         return array.astype(np.int64)
@@ -105,7 +105,7 @@ class Fields:
     def _array(self, key: str, shape: Sequence[int | None], kinds: str) -> Array:
         array = as_array(self.value(key), self.place(key))
         if not array.size and 0 in [n for n in shape if n is not None] + [0] * (None in shape):
-            # An empty list is an empty array of any shape and kind.
+            # An empty list stands for an empty array of any shape and dtype.
             return np.zeros([n or 0 for n in shape])
         if array.dtype.kind not in kinds:
             raise self.fault(key, f"has dtype {array.dtype}: {'whole ' if kinds == 'iu' else ''}numbers are needed")
@@ -120,13 +120,13 @@ class Fields:
             raise self.fault(key, f"holds {array[place].item()!r} at {list(place)}: {needed} is needed")
 
     def check(self, key: str, good: bool, what: str | Callable[[], str]) -> None:
-        """Refuse the field where `good` is False."""
+        """Refuse the field if `good` is False."""
         if not good:
             raise self.fault(key, what if isinstance(what, str) else what())
 
 
 def as_fit(value: Any) -> Any:
-    """A fit as it was before JSON made its tuples lists."""
+    """A fit read from JSON, with its lists turned back into tuples."""
     fit = tuple(map(as_fit, value)) if isinstance(value, list) else value
     try:
         hash(fit)
@@ -136,7 +136,7 @@ def as_fit(value: Any) -> Any:
 
 
 def agrees(found: Any, wanted: Any) -> bool:
-    """Whether a stored value, which may be anything, equals a plain one."""
+    """Whether a stored value, of whatever type, equals a plain one."""
     try:
         return bool(found == wanted)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Files: each is written whole or not at all, and whatever is wrong with one that is read becomes one error."""
+"""Atomic writing of files, and reading that turns whatever is wrong with a file into an `OpoError`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .checks import as_path
 __all__ = ["TEMPORARY", "as_folder", "check_plain", "explained", "reading", "writer_of", "writing"]
 
 TEMPORARY = ".*.part"
-"""The names of the files that `writing` fills, as a pattern."""
+"""Pattern of the names of the temporary files that `writing` fills."""
 REASONS = {
     "the disk is full (or a quota is used up); free some space": (errno.ENOSPC, errno.EDQUOT),
     "the folder is read-only for this user; make it writable, or name another": (errno.EACCES, errno.EPERM, errno.EROFS),
@@ -35,7 +35,7 @@ KINDS = {
 
 @contextlib.contextmanager
 def explained(what: str, error: Callable[[str], OpoError] = OpoError) -> Iterator[None]:
-    """Turn what the system says against `what` ("... cannot be written") into an error that says what to do."""
+    """Turn an OSError into an error that begins with `what` ("... cannot be written") and says what to do."""
     try:
         yield
     except OSError as failure:
@@ -45,18 +45,18 @@ def explained(what: str, error: Callable[[str], OpoError] = OpoError) -> Iterato
 
 @contextlib.contextmanager
 def writing(path: Any, *, durable: bool = True, error: Callable[[str], OpoError] = OpoError) -> Iterator[BinaryIO]:
-    """A file that gets its name once it is whole and on the disk; where something fails, nothing is left behind.
+    """Write a file atomically: it gets its name once it is complete and on the disk, and a failure leaves nothing behind.
 
-    Each writer fills a file of its own in the same folder, so of several writers the last one wins and none does harm. A
-    file that is there keeps its mode; a link, a device or a pipe is not replaced.
+    Each writer fills its own temporary file in the same folder, so of several concurrent writers the last one wins. An existing file keeps
+    its permissions; a link, a device or a pipe is not replaced.
 
     Parameters
     ----------
     path : path
     durable : bool
-        Whether the file is brought to the disk before it gets its name.
+        Whether to flush the file to the disk before it gets its name.
     error : callable
-        Makes the error from its text.
+        Makes the exception from its message.
     """
     name = as_path(path)
     with explained(f"path: {name!r} cannot be written", error):
@@ -80,7 +80,7 @@ def writing(path: Any, *, durable: bool = True, error: Callable[[str], OpoError]
 
 
 def _replaced_mode(name: str) -> int | None:
-    """The permissions of the file that is replaced, or None where there is none yet."""
+    """The permissions of the file that will be replaced, or None if there is none."""
     try:
         there = os.lstat(name)
     except FileNotFoundError:
@@ -96,26 +96,26 @@ def _replaced_mode(name: str) -> int | None:
 
 
 def check_plain(name: str, there: os.stat_result) -> None:
-    """Refuse a link, a pipe or a device: opening it could wait for ever, and replacing it would do harm elsewhere."""
+    """Refuse a link, a pipe or a device: opening it could block forever, and replacing it could break something else."""
     kind = KINDS.get(stat.S_IFMT(there.st_mode))
     if kind is not None:
         raise OpoError(f"path: {name!r} is {kind}: a plain file is needed")
 
 
 def _temporary(name: str) -> str:
-    """A name in the same folder that nobody else takes; it tells who is writing, and is no longer than a name may be."""
+    """A unique name in the same folder with the host and the process that write, within the system's limit on names."""
     folder, base = os.path.split(name)
     return os.path.join(folder, f".{base[-32:]}~{socket.gethostname()}~{os.getpid()}~{secrets.token_hex(8)}.part")
 
 
 def writer_of(temporary: pathlib.Path) -> tuple[str, int] | None:
-    """Host and process that write a temporary file."""
+    """Host and process number of the writer of a temporary file; None if its name does not tell."""
     parts = temporary.name.rsplit("~", 3)
     return (parts[1], int(parts[2])) if len(parts) == 4 and parts[2].isdecimal() else None
 
 
 def _sync_folder(folder: str) -> None:
-    """A rename is on the disk once its folder is; some systems cannot do that for folders."""
+    """Flush a folder to the disk, so that a rename in it lasts; some systems cannot flush folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -126,7 +126,7 @@ def _sync_folder(folder: str) -> None:
 
 @contextlib.contextmanager
 def reading(path: Any, what: str) -> Iterator[None]:
-    """Turn whatever is raised while the file at `path` is read into an error that says that it is not `what`."""
+    """Turn any exception raised while the file at `path` is read into an error that says that the file is not `what`."""
     name = as_path(path)
     try:
         check_plain(name, os.stat(name))
@@ -134,7 +134,7 @@ def reading(path: Any, what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise OpoError(f"path: there is no file {name!r}") from None
     except Exception as error:
-        # What a damaged archive raises depends on the byte that is damaged: errors of zip, zlib, NumPy, JSON and ours.
+        # Damaged archives raise exceptions of zipfile, zlib, NumPy, JSON or this package, depending on the damaged byte.
         if isinstance(error, OSError) and error.strerror:
             raise OpoError(f"path: {name!r} cannot be read: {error.strerror}") from None
         if isinstance(error, OpoError) and str(error).startswith("path"):
@@ -144,7 +144,7 @@ def reading(path: Any, what: str) -> Iterator[None]:
 
 
 def as_folder(path: Any, name: str) -> pathlib.Path:
-    """The folder at `path`, made where it is not there."""
+    """The folder at `path`, which is made if it does not exist."""
     folder = pathlib.Path(as_path(path, name))
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C that lets the step under way, and the file that is being written, finish."""
+"""Ctrl-C that takes effect after the current step, or after the file that is being written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 __all__ = ["interrupts", "shielded"]
 
 BOUNCE = 1.0
-"""Seconds in which further signals are taken for the first one: a key that bounces, a terminal and a wrapper that both send it."""
+"""Seconds during which further signals count as the first one: the key may bounce, or terminal and wrapper may both send it."""
 
 
 class _Watch:
-    """Whether Ctrl-C came; the second one raises KeyboardInterrupt, once no file is being written."""
+    """Remembers the first Ctrl-C; the second one raises KeyboardInterrupt, as soon as no file is being written."""
 
     def __init__(self, told: Callable[[], None]) -> None:
         self._told, self._first = told, float("inf")
@@ -39,27 +39,30 @@ class _Watch:
         if not self.shields:
             raise KeyboardInterrupt
         if not self.waiting:
-            sys.stderr.write("\nThe file that is being written is finished first.\n")
+            sys.stderr.write("\nFinishing the file that is being written first.\n")
         self.waiting = True
 
 
 _watching: list[_Watch] = []
-"""Those of the main thread, the innermost last."""
+"""The active watches of the main thread, the innermost last."""
 
 
 @contextmanager
 def interrupts(*others: int, told: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C came. It mostly comes while a kernel runs, and stopping right after that would split a step in two.
+    """Yield a function that says whether Ctrl-C was pressed, so that the caller can stop between two steps.
 
-    Only where nobody else listens: in the main thread, and to signals that have their first handler; inside another `interrupts` it is
-    that one. The second Ctrl-C raises KeyboardInterrupt, unless it comes within a second of the first.
+    Ctrl-C mostly comes while a kernel runs; raising right after the kernel would split a step in two. The second Ctrl-C raises
+    KeyboardInterrupt, unless it comes within a second of the first.
+
+    Signals are only caught in the main thread, and only if they still have their default handler. A nested call gives the function of the
+    outer one.
 
     Parameters
     ----------
     *others : int
-        Signals that count like Ctrl-C.
+        Signals to be treated like Ctrl-C.
     told : callable
-        Called when the first one comes.
+        Called at the first signal.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and _watching:
@@ -85,9 +88,9 @@ def interrupts(*others: int, told: Callable[[], None] = lambda: None) -> Iterato
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Let what is inside, such as the writing of a file, end before a second Ctrl-C does.
+    """Delay the KeyboardInterrupt of a second Ctrl-C to the end of the block, which writes a file, say.
 
-    Only inside `interrupts`: elsewhere Ctrl-C is what it is for everybody, and the files of this package are whole or not there at all.
+    Only inside `interrupts`. Elsewhere Ctrl-C raises at once, which leaves no half-written files either (see `files.writing`).
     """
     watch = _watching[-1] if _watching and threading.current_thread() is threading.main_thread() else None
     if watch is None:

@@ -13,7 +13,7 @@ __all__ = ["LRU"]
 T = TypeVar("T")
 
 _LOCK = threading.RLock()
-"""One for all stores: each holds it for a moment only, and a lock of its own could not be copied with its owner."""
+"""One lock for all stores: it is only held for a moment, and a store with its own lock could not be copied."""
 
 
 def _after_fork() -> None:
@@ -22,14 +22,14 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # A process forks between two uses of the stores, so that the child finds them whole; what waits for the lock stays behind.
+    # A fork waits until no store is being changed, so that the child's stores are consistent. The child gets a new lock.
     os.register_at_fork(before=lambda: _LOCK.acquire(), after_in_parent=lambda: _LOCK.release(), after_in_child=_after_fork)
 
 
 class LRU(Generic[T]):
-    """Values by key; the least recently used go once their sizes exceed `budget` bytes. The newest always stays.
+    """Values by key; the least recently used are dropped once the sizes exceed `budget` bytes. The newest always stays.
 
-    Chains of several contexts ask the same oracle from several threads.
+    It is thread-safe, since chains of several contexts use the same oracle from several threads.
     """
 
     def __init__(self, budget: int) -> None:
@@ -38,7 +38,7 @@ class LRU(Generic[T]):
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
 
     def get(self, key: Hashable) -> T | None:
-        """The value of `key`, now the most recently used, or None."""
+        """The value of `key`, which becomes the most recently used, or None."""
         with _LOCK:
             found = self._values.get(key)
             if found is None:

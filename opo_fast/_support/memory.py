@@ -1,4 +1,4 @@
-"""How much memory this process may take: what would need more is refused before it is taken."""
+"""How much memory this process may use; larger requests are refused before anything is allocated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_room", "memory"]
 
 @functools.cache
 def memory() -> int:
-    """Bytes of memory of this machine, or of the process's control group or limit where that is less."""
+    """Bytes of memory of this machine, or the limit of the process or its control group if that is less."""
     least = sys.maxsize
     with contextlib.suppress(AttributeError, OSError, ValueError):
         least = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -33,9 +33,9 @@ def memory() -> int:
 
 
 def check_room(numbers: int, what: str) -> None:
-    """Refuse `what`, a plural that begins with the arguments that make it so large, where so many float64 leave no room.
+    """Refuse so many float64 `numbers` if they would take more than half of the memory; the other half is for results as large.
 
-    At most half of the memory: the results of whatever is done with them are as large.
+    `what` is a plural noun for the message that names the arguments that determine the size.
     """
     if 16 * numbers > memory():
         raise OpoError(f"{what} take {8 * numbers / 2**30:.4g} GiB, more than half of the {memory() / 2**30:.4g} GiB of memory")

@@ -1,4 +1,4 @@
-"""The functions that an import path ``module:function`` names, and the files that they come from."""
+"""Functions by their import path ``module:function``, and the source files of modules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..errors import OpoError
 __all__ = ["digest", "load", "module_file"]
 
 _imported: dict[str, str] = {}
-"""Digest of the source of each module that was imported by its path."""
+"""Digest of the source of each module that `load` has imported."""
 
 
 def load(path: str, root: str) -> Any:
-    """The function of an import path ``module:function``; modules in the folder `root` are found first."""
+    """The function of an import path ``module:function``; modules in the folder `root` take precedence."""
     module, _, name = path.partition(":")
     _drop_stale(module, root)
     added = root not in sys.path
@@ -41,7 +41,7 @@ def load(path: str, root: str) -> Any:
 
 
 def _drop_stale(module: str, root: str) -> None:
-    """Have a module imported anew that is not the one of this folder: of another one, or edited since."""
+    """Forget an imported module that comes from another folder, or that was edited since, so that it is imported again."""
     source = module_file(module, root)
     if source is None or module == "__main__":
         return
@@ -58,7 +58,7 @@ def _drop_stale(module: str, root: str) -> None:
 
 
 def digest(path: pathlib.Path) -> str:
-    """The checksum of a file's content; read again only where the file is another."""
+    """The checksum of a file's content; an unchanged file is read only once."""
     try:
         there = path.stat()
     except OSError:
@@ -76,7 +76,7 @@ def _digest(path: pathlib.Path, *_: int) -> str:
 
 
 def module_file(module: str, root: str) -> pathlib.Path | None:
-    """The source file of a module, which is not imported for that; modules in `root` come first."""
+    """The source file of a module, found without importing it; modules in the folder `root` take precedence."""
     if module == "__main__":
         known = getattr(sys.modules[module], "__file__", None)
         return None if known is None else pathlib.Path(known)

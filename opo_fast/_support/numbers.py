@@ -1,4 +1,4 @@
-"""Numbers that several rooms compute alike."""
+"""Log losses, which oracles, agents and runs compute in the same way."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ __all__ = ["log_loss", "log_losses"]
 
 
 def log_loss(probabilities: npt.NDArray[Any]) -> float:
-    """Sum of -log P over what was observed; 0 where nothing was, infinite where a probability is 0."""
-    with np.errstate(divide="ignore"):
-        return abs(float(np.log(probabilities).sum()))
+    """Sum of -log P over the entries (n,); 0 if there are none, infinite if a probability is 0."""
+    return float(log_losses(probabilities))
 
 
 def log_losses(probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The `log_loss` of each line."""
+    """`log_loss` along the last axis."""
     with np.errstate(divide="ignore"):
-        return np.asarray(np.abs(np.log(probabilities).sum(axis=1)))
+        return np.asarray(np.abs(np.log(probabilities).sum(axis=-1)))

@@ -25,7 +25,7 @@ def _cgroups(text: str) -> list[tuple[bool, str]]:
 
 
 def granted_below(root: pathlib.Path) -> float:
-    """Processors that the control groups of this process grant: the least of each group and those that it lies in."""
+    """Processors that the control groups of this process grant: the smallest limit among the groups and their parents."""
     least = float("inf")
     with contextlib.suppress(OSError):
         for new, path in _cgroups((root / "proc/self/cgroup").read_text()):
@@ -46,11 +46,11 @@ def granted_below(root: pathlib.Path) -> float:
 
 @functools.cache
 def granted() -> float:
-    """Processors that the control groups of this process grant; infinite where they set no limit."""
+    """Processors that the control groups of this process grant; infinite if they set no limit."""
     return granted_below(pathlib.Path("/"))
 
 
 def processors() -> int:
-    """Processors that this process may use at once: by its affinity, and whole ones that its control group grants."""
+    """Processors that this process may use at once: those in its affinity, at most as many whole ones as its control group grants."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min(usable, granted())))

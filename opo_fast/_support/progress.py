@@ -1,4 +1,4 @@
-"""Bars on standard error, or below a notebook's cell, for what takes longer than two seconds."""
+"""Progress bars on standard error, or below a notebook's cell, for whatever takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PAUSE = 0.1
 
 
 class Show(Protocol):
-    """Takes how much is done, and a note, or what makes it where it is shown."""
+    """Shows how much is done, and a note; a function as note is only called if the bar is redrawn."""
 
     def __call__(self, done: int, note: str | Callable[[], str] = "") -> None: ...
 
 
 def wants_bars(wanted: bool | None) -> bool:
-    """Whether there is something to show: where it is asked for, else on a terminal and in a notebook."""
+    """Whether to show bars: as `wanted` says; if it is None, on a terminal and in a notebook."""
     return sys.stderr.isatty() or in_notebook() if wanted is None else wanted
 
 
@@ -37,14 +37,14 @@ def in_notebook() -> bool:
 
 
 class _Output:
-    """A text below a notebook's cell that is replaced by the next one, by IPython alone; Rich's bars would need ipywidgets."""
+    """A text below a notebook's cell that is updated in place. It only needs IPython; Rich's own bars would need ipywidgets."""
 
     def __init__(self, delay: float) -> None:
         self._begin, self._last = time.monotonic() + delay, 0.0
         self._handle: Any = None
 
     def show(self, text: str, *, last: bool = False) -> None:
-        """Show it, once the delay has passed and unless the one before it is too new."""
+        """Show a text, unless the delay has not passed yet or the last update was a moment ago."""
         now = time.monotonic()
         if now < self._begin or (now - self._last < PAUSE and not last):
             return
@@ -57,16 +57,16 @@ class _Output:
 
 
 class Bars:
-    """Bars under one another: label, how much of the total is done, and a note.
+    """Several bars, one below the other: label, how much of the total is done, and a note.
 
-    Labels may hold anything: they are never read as markup, and what a terminal cannot show is escaped.
+    Labels are never read as markup, and what a terminal cannot show is escaped.
 
     Parameters
     ----------
     delay : float
-        Seconds after which they appear.
+        Seconds after which the bars appear.
     remaining : bool
-        Whether a bar estimates the time that is left.
+        Whether to show the estimated time that is left.
     """
 
     def __init__(self, delay: float = 0.0, *, remaining: bool = False) -> None:
@@ -97,11 +97,11 @@ class Bars:
         return printable(text).encode(encoding, "backslashreplace").decode(encoding)
 
     def say(self, line: str, style: str | None = None) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         self._console.print(self._shown(line), style=style, markup=False, highlight=False)
 
     def set(self, key: str, label: str, done: int, total: int, note: str = "") -> None:
-        """Show how much of `total` is done under `key`."""
+        """Set the bar of `key`, which is added if it is new."""
         if key not in self._tasks:
             self._tasks[key] = self._bars.add_task("", total=total, note="")
         self._bars.update(self._tasks[key], description=self._shown(label), completed=done, note=self._shown(note))
@@ -114,12 +114,12 @@ class Bars:
             self._output.show(drawn.get().rstrip("\n"), last=last)
 
     def keep(self, keys: Set[str]) -> None:
-        """Take away all bars but these."""
+        """Remove all bars except these."""
         for key in self._tasks.keys() - keys:
             self._bars.remove_task(self._tasks.pop(key))
 
     def stop(self) -> None:
-        """Leave the last state on the terminal, or below the cell, if it was ever shown."""
+        """Leave the last state on the terminal or below the cell, if the bars have appeared at all."""
         if self._output is not None:
             self._redraw(last=True)
             return
@@ -131,7 +131,7 @@ class Bars:
 
 @contextmanager
 def bar(label: str, total: int, wanted: bool | None = None) -> Iterator[Show]:
-    """Gives a function that takes how much of `total` is done, and a note.
+    """Show a bar, and yield the function that updates it: see `Show`.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def bar(label: str, total: int, wanted: bool | None = None) -> Iterator[Show]:
         What is being done.
     total : int
     wanted : bool, optional
-        Default: a bar on a terminal and in a notebook, once two seconds have passed.
+        Default: show it on a terminal and in a notebook, once two seconds have passed.
     """
     if not wants_bars(wanted):
         yield lambda done, note="": None

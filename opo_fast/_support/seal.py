@@ -1,4 +1,4 @@
-"""Checksums that a file holds of its own content, so that an edited file is told from the one that was written."""
+"""Checksums of a file's content, stored in the file itself, so that edits and damage are noticed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def checksum(array: Array) -> str:
-    """Of the dtype, the shape and the values of an array."""
+    """The checksum of an array's dtype, shape and values."""
     solid = np.ascontiguousarray(array)
     head = solid.dtype.str if array.ndim == 1 else f"{solid.dtype.str}{array.shape}"
     found = hashlib.blake2b(head.encode(), digest_size=8)
@@ -27,18 +27,18 @@ def checksum(array: Array) -> str:
 
 
 def digest_of(text: str) -> str:
-    """Of a text."""
+    """The checksum of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sealed(text: str, arrays: Mapping[str, Array]) -> tuple[str, str]:
-    """The checksums of arrays, as JSON, and the checksum of that and of the text that goes with them."""
+    """The checksums of the arrays as JSON, and one checksum of that JSON together with `text`."""
     sums = json.dumps({name: checksum(array) for name, array in arrays.items()})
     return sums, digest_of(text + sums)
 
 
 def opened(text: str, sums: str, total: str) -> dict[str, str]:
-    """The checksums of the arrays, or an error where they or the text are not what was written."""
+    """The checksums of the arrays, as `sealed` wrote them; an error if they or the text were changed."""
     if digest_of(text + sums) != total:
         raise OpoError("the checksum of its settings is wrong: the file was damaged or edited")
     known: dict[str, str] = json.loads(sums)

@@ -1,4 +1,4 @@
-"""States: arrays and plain values, nested at will, as JSON and as one file without pickle."""
+"""States, that is nested arrays and plain values, as JSON and as one file without pickle."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ __all__ = ["decode", "encode", "holds", "members_of", "most_of", "peek", "read_s
 Array = npt.NDArray[Any]
 
 ALWAYS = 1 << 30
-"""Bytes that any archive may unpack to."""
+"""Any archive may unpack to so many bytes."""
 GROWTH = 100
-"""Times its own size that a larger one may unpack to; what this package writes is not compressed."""
+"""A larger archive may unpack to so many times its own size."""
 _JSON = "meta"
 _SUMS = "checksums"
 _NEEDED = "arrays, numbers, texts, None, and lists, tuples and mappings of them are needed"
 
 
 def encode(value: Any, where: str = "state", arrays: dict[str, Array] | None = None) -> Any:
-    """`value` as JSON can hold it.
+    """`value` in a form that JSON can hold.
 
     Parameters
     ----------
     value
-        Arrays, numbers, texts, None, and lists, tuples and mappings with texts as keys, nested at will.
+        Arrays, numbers, texts, None, and lists, tuples and mappings with texts as keys, nested to any depth.
     where : str
-        How an error names it.
+        Name of the value in error messages.
     arrays : dict, optional
-        Takes the arrays, each under the place where it stands. Without, their bytes are written into the JSON.
+        Receives the arrays, each under its place in `value`. Without it their bytes are written into the JSON.
 
     Raises
     ------
     OpoError
-        A value of another kind, with its place.
+        `value` contains something else; the message names its place.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
@@ -57,7 +57,7 @@ def encode(value: Any, where: str = "state", arrays: dict[str, Array] | None = N
         if not all(isinstance(key, str) for key in value):
             raise OpoError(f"{where} has keys that a state cannot hold: texts are needed")
         of = {key: encode(inner, f"{where}.{key}", arrays) for key, inner in value.items()}
-        # What was encoded before, such as the contexts of an oracle's state, comes back as it was.
+        # A mapping with a "$" was encoded before, as the contexts of an oracle's state are; it is marked, so that it comes back unchanged.
         return {"$": "mapping", "of": of} if "$" in value else of
     if isinstance(value, (list, tuple)):
         listed = [encode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
@@ -80,7 +80,7 @@ def _encode_array(array: Array, where: str, arrays: dict[str, Array] | None) -> 
 
 
 def decode(value: Any, where: str = "state", arrays: Mapping[str, Any] | None = None) -> Any:
-    """Undo `encode`; anything else than what it gave is an error that names the place."""
+    """Undo `encode`; whatever `encode` cannot have written raises an error that names the place."""
     if isinstance(value, list):
         return [decode(inner, f"{where}[{i}]", arrays) for i, inner in enumerate(value)]
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -130,7 +130,7 @@ def holds(value: Any) -> bool:
 def write_state(
     path: str | os.PathLike[str], state: Mapping[str, Any], *, compressed: bool = False, error: Callable[[str], OpoError] = OpoError
 ) -> None:
-    """Write a state to `path` as npz without pickle: its arrays, a JSON text of all the rest, and the checksums of both."""
+    """Write a state to `path` as npz without pickle: its arrays, a JSON text with everything else, and the checksums of both."""
     instance(state, "state", Mapping, needed="a mapping from names to arrays and plain values")
     arrays: dict[str, Array] = {}
     text = json.dumps(encode(state, "state", arrays))
@@ -142,16 +142,18 @@ def write_state(
 
 
 def read_state(path: str | os.PathLike[str], what: str = "a state that was saved") -> dict[str, Any]:
-    """Read what `write_state` wrote; of a file that was damaged or edited nothing is given.
+    """Read what `write_state` wrote; a file that was damaged or edited is refused.
 
-    A file of a version that wrote no checksums is read with a warning. Only the arrays that the JSON names are unpacked: at most 1 GiB, or
-    100 times the size of the file, together.
+    A file from a version that wrote no checksums is read with a warning. Only the arrays that the JSON names are unpacked, and together
+    they may take at most 1 GiB or 100 times the size of the file, whichever is more.
     """
     with reading(path, what), members_of(path) as members:
         text = str(members[_JSON])
         known = _checksums(members, text)
         if known is None:
-            warnings.warn(f"{as_path(path)!r} has no checksums, as of an older version: whether it was edited cannot be told", stacklevel=3)
+            warnings.warn(
+                f"{as_path(path)!r} has no checksums, since an older version wrote it: it is not known whether it was edited", stacklevel=3
+            )
         state = decode(json.loads(text), "state", members if known is None else _Compared(members, known))
         if not isinstance(state, dict):
             raise OpoError(f"it holds a {type(state).__name__} instead of names and values")
@@ -159,7 +161,7 @@ def read_state(path: str | os.PathLike[str], what: str = "a state that was saved
 
 
 def peek(path: str | os.PathLike[str], key: str, what: str) -> Any:
-    """One plain value of what `write_state` wrote; no array is unpacked."""
+    """One plain value from a file that `write_state` wrote; no array is unpacked."""
     with reading(path, what), members_of(path) as members:
         text = str(members[_JSON])
         _checksums(members, text)
@@ -167,7 +169,7 @@ def peek(path: str | os.PathLike[str], key: str, what: str) -> Any:
 
 
 def _checksums(members: Mapping[str, Array], text: str) -> dict[str, str] | None:
-    """The checksums of the arrays of a file whose JSON is `text`; None where it has none."""
+    """The checksums of the arrays of a file whose JSON is `text`; None if the file has none."""
     if _SUMS not in members:
         return None
     sums, total = members[_SUMS].tolist()
@@ -181,13 +183,13 @@ def most_of(path: str | os.PathLike[str]) -> int:
 
 @contextlib.contextmanager
 def members_of(path: str | os.PathLike[str]) -> Iterator[Mapping[str, Array]]:
-    """The arrays of an npz, each unpacked when it is asked for, within the bound."""
+    """The arrays of an npz, each unpacked when it is looked up, up to `most_of(path)` bytes in total."""
     with zipfile.ZipFile(path) as archive:
         yield _Members(archive, most_of(path))
 
 
 class _Compared(Mapping[str, Array]):
-    """Arrays that are compared with their checksums when they are asked for."""
+    """Arrays that are compared with their checksums when they are looked up."""
 
     def __init__(self, members: Mapping[str, Array], known: Mapping[str, str]) -> None:
         self._members, self._known = members, known
@@ -209,7 +211,7 @@ class _Compared(Mapping[str, Array]):
 
 
 class _Members(Mapping[str, Array]):
-    """The arrays of an archive, `most` bytes of them; each is read to its end, where its checksum is compared."""
+    """The arrays of a zip archive, up to `most` bytes in total; each is read to its end, where zipfile compares the CRC."""
 
     def __init__(self, archive: zipfile.ZipFile, most: int) -> None:
         self._archive, self._names, self._left = archive, set(archive.namelist()), most

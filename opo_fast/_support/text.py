@@ -1,4 +1,4 @@
-"""How numbers and names are written for people: in tables, pictures, bars, messages and reports."""
+"""Formatting of numbers and names for people: in tables, plots, progress bars, messages and reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["count", "duration", "figure", "html_table", "interval", "plain", "pr
 
 
 def figure(value: float, form: str = ".4g") -> str:
-    """A number without the sign of a zero; "-" for NaN."""
+    """A formatted number; a zero has no sign, NaN is "-"."""
     if math.isnan(value):
         return "-"
     text = format(value, form)
@@ -20,12 +20,12 @@ def figure(value: float, form: str = ".4g") -> str:
 
 
 def share(value: float, form: str = ".1%") -> str:
-    """A share in per cent; "-" for NaN."""
+    """A share as a percentage; NaN is "-"."""
     return figure(value, form)
 
 
 def interval(estimate: tuple[float, float, float, int], form: str = ".4g") -> str:
-    """A mean with its confidence interval, as `runs.statistics.Estimate` has them; without the interval where there is none."""
+    """A mean with its confidence interval, if it has one, from the fields of `runs.statistics.Estimate`."""
     mean, low, high, _ = estimate
     if math.isnan(mean) or math.isnan(low):
         return figure(mean, form)
@@ -38,7 +38,7 @@ def count(n: int, noun: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """1:02:03, or ? where nothing is known."""
+    """Hours, minutes and seconds as 1:02:03; "?" if they are not known."""
     if seconds is None or not math.isfinite(seconds):
         return "?"
     hours, minutes = divmod(round(seconds) // 60, 60)
@@ -47,12 +47,12 @@ def duration(seconds: float | None) -> str:
 
 
 def setting(value: Any) -> str:
-    """The value of a setting, for labels and ticks: numbers in their shortest form."""
+    """The value of a setting for labels and ticks; floats in their shortest form."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def printable(text: Any) -> str:
-    """`text` in one line that no terminal takes for a command: control and format characters become escapes."""
+    """`text` in one line that is safe to print on a terminal: control and format characters are escaped."""
     return "".join(c if c == " " or unicodedata.category(c)[0] not in "CZ" else _escaped(c) for c in str(text))
 
 
@@ -61,12 +61,12 @@ def _escaped(character: str) -> str:
 
 
 def plain(text: Any) -> str:
-    """`text` as matplotlib shows it letter by letter: a dollar sign begins no formula."""
+    """`text` escaped for matplotlib, which would take dollar signs for formulas."""
     return printable(text).replace("$", r"\$")
 
 
 def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *below: str) -> str:
-    """A table as notebooks show it, with a line above and perhaps some below; every text is escaped."""
+    """An HTML table for notebooks with a title above it and lines `below` it; all texts are escaped."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     rest = "".join(f"<p>{html.escape(line)}</p>" for line in below if line)

@@ -1,13 +1,16 @@
-"""The package's threads, which never change a bit of a result: where they help they are used, elsewhere they stay away.
+"""The package's threads. They are used only where they save time, and never change a bit of a result.
 
-`run_all` gives threads work of their own (chains of different contexts); with `run_together` threads enter one kernel and
-share each layer (see `kernels._sync`). Nothing depends on Numba's threading layer.
+`run_all` gives each thread a separate piece of work (chains of different contexts); with `run_together` several threads enter one kernel
+and share each layer (see `kernels._sync`). Nothing depends on Numba's threading layer.
 
-A second thread that has to wait for a processor makes a call many times slower, since the first one waits for it in each
-layer. So three questions are asked before each call. *Is there a processor?* As many as the process may use, by its
-affinity and its control group, less those that run something at this moment; workers are kept off the caller's. *Do threads
-gain?* Calls of a kind are timed with and without, and what does not gain is tried again ever more rarely. *Whose call is
-it?* The main thread's, while the interpreter runs: whoever has threads of their own needs none of ours.
+A second thread that has to wait for a processor makes a call many times slower, since the first one waits for it in each layer. So three
+questions are asked before each call:
+
+- Is a processor free? The process may use those of its affinity and its control group; those that run something at this moment are taken
+  off, and workers are kept away from the caller's.
+- Do threads save time? Calls of a kind are timed with and without; if threads do not help, they are tried again ever more rarely.
+- Who calls? Only calls from the main thread are shared out, and only until the interpreter ends: a caller with its own threads needs no
+  others.
 """
 
 from __future__ import annotations
@@ -38,18 +41,18 @@ __all__ = ["get_threads", "processors", "run_all", "run_together", "set_threads"
 
 T = TypeVar("T")
 
-# A kernel that raises in one thread would leave the others waiting; none does but to report a wrong index.
+# A kernel that raises in one thread would leave the others waiting. Kernels raise nothing but index errors, with bounds checks.
 _TOGETHER = COMPILED and not getattr(numba.config, "BOUNDSCHECK", None) and sys.platform != "win32"
 
 _ONLINE = os.cpu_count() or 1
-"""Processors of the machine: asked for once, since the answer comes out of a file."""
+"""Processors of the machine; read only once, since `os.cpu_count` reads a file."""
 
 WORTH = 40_000
-"""Nanoseconds of a call on one thread from which others are asked to help."""
+"""A call is shared only if it takes at least this long on one thread, in nanoseconds."""
 MOST_PAUSE = 4096
-"""Calls on one thread between two trials of threads that do not gain."""
+"""At most so many calls run on one thread between two trials of threads that did not help."""
 BUSY_PAUSE = 64
-"""Calls on one thread, at most, before a machine that was busy is looked at again."""
+"""At most so many calls run on one thread before a busy machine is looked at again."""
 
 _count: int | None = None
 _main: int | None = threading.main_thread().ident
@@ -58,11 +61,11 @@ _inside = False
 """Whether the main thread is inside `run_all`."""
 
 
-# How many threads there may be.
+# The number of threads.
 
 
 def _wanted() -> int:
-    """`set_threads`, else the variable NUMBA_NUM_THREADS; 0: neither."""
+    """The number from `set_threads`, else from the variable NUMBA_NUM_THREADS; 0 if neither is set."""
     if _count is not None:
         return _count
     variable = os.environ.get("NUMBA_NUM_THREADS", "")
@@ -72,7 +75,7 @@ def _wanted() -> int:
 def get_threads() -> int:
     """Number of threads in use: `set_threads`, else the variable NUMBA_NUM_THREADS, else the usable processors.
 
-    Never more work at once than there are processors, whatever was set.
+    Never more threads work at once than there are processors.
     """
     return _wanted() or processors()
 
@@ -83,7 +86,7 @@ def set_threads(n: int | None) -> None:
     _count = None if n is None else as_integer(n, "n", least=1)
 
 
-# Whether a processor waits for one.
+# Whether a processor is free.
 
 
 class _Load:
@@ -95,7 +98,7 @@ class _Load:
             self.file = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
 
     def running(self) -> int:
-        """This thread among them; 1 where the system does not tell."""
+        """Running threads, this one included; 1 if the system does not tell."""
         if self.file is None:
             return 1
         try:
@@ -109,23 +112,23 @@ _load = _Load()
 
 
 def _shares() -> bool:
-    """Whether the caller's work is shared out: the main thread's, but not inside `run_all` and not once the threads ended."""
+    """Whether the caller's work may be shared out: in the main thread, outside `run_all`, and until the interpreter ends."""
     return not _inside and threading.get_ident() == _main
 
 
 class _Places(NamedTuple):
-    """Where a call finds processors at this moment."""
+    """The processors that a call can use at this moment."""
 
     n: int
-    """Processors that are free, the caller's among them."""
+    """How many are free, including the caller's."""
     here: int
-    """The caller's; -1 where the system does not tell."""
+    """The caller's processor; -1 if the system does not tell."""
     usable: AbstractSet[int]
-    """All that it may use; none where the system does not tell."""
+    """All that the process may use; empty if the system does not tell."""
 
 
 def _look(most: int) -> _Places:
-    """Processors for up to `most` threads, the caller's among them."""
+    """Processors for up to `most` threads, including the caller's."""
     if _getcpu is None:
         n = min(most, processors())
         return _Places(min(n, 1 + max(0, _ONLINE - _load.running())), -1, frozenset())
@@ -136,24 +139,24 @@ def _look(most: int) -> _Places:
     return _Places(n, int(_getcpu()), usable)
 
 
-# `PyDLL` keeps the interpreter's lock, as befits a call of some nanoseconds.
+# The call takes nanoseconds, so `PyDLL`, which does not release the interpreter's lock, is the cheaper one.
 _getcpu = getattr(ctypes.PyDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
 
 
 def _keep_off(thread: int, places: _Places) -> None:
-    """Have a thread run on processors other than the caller's."""
+    """Restrict a thread to processors other than the caller's."""
     others = places.usable - {places.here}
     if others:
-        # The thread may have ended, the processors may have been taken away.
+        # It fails if the thread has ended, or if the processors are no longer ours.
         with contextlib.suppress(OSError):
             os.sched_setaffinity(thread, others)
 
 
-# Whether threads gain.
+# Whether threads save time.
 
 
 class _Gains:
-    """Times of the last calls of a kind, alone and together, per unit of work; from them, whether the next is shared."""
+    """Times per unit of work of the last calls of a kind, on one thread and on several; they decide whether the next call is shared."""
 
     __slots__ = ("alone", "busy", "calls", "good", "pause", "rest", "shared", "together", "usual")
 
@@ -162,24 +165,24 @@ class _Gains:
         self.together: deque[float] = deque(maxlen=5)
         self.usual = 0.0
         self.busy = 1
-        # The first calls are shared: of a long one there may be no other.
+        # The first calls are shared, since a long call may be the only one of its kind.
         self.calls, self.good, self.rest, self.pause, self.shared = 3, 0, 0, 8, True
 
     def rests(self) -> bool:
-        """Whether it is so long until the next trial that the call need not be timed."""
+        """Whether the next trial is so far off that the call need not be timed."""
         if self.rest <= 8:
             return False
         self.rest -= 1
         return True
 
     def patience(self, work: int) -> int:
-        """Nanoseconds that a call of so much work may wait for others: a hundredth of a long one, more of a short one."""
-        # Nothing is known of the first call; a unit of work takes about a nanosecond.
+        """Nanoseconds that a call may wait for others: a hundredth of a long call, a larger part of a short one."""
+        # Before the first call has been timed, a unit of work is taken to last a nanosecond.
         usual = self.usual * work
         return int(max(10_000, min(usual / 4, 100_000), usual / 100)) if usual else max(50_000, work // 100)
 
     def ask(self, work: int) -> bool:
-        """Whether the next call is worth sharing. What gains is checked now and then, what does not is tried ever more rarely."""
+        """Whether to share the next call. If sharing helps it is still checked now and then; if not, it is tried ever more rarely."""
         if self.rest > 0:
             self.rest -= 1
             return False
@@ -190,19 +193,19 @@ class _Gains:
         return self.calls % (8 if len(self.alone) < 3 else 64) > 2
 
     def note_busy(self) -> None:
-        """Learn that no other processor was free: looking costs some microseconds, so it is not done each time."""
+        """Note that no other processor was free. Looking costs microseconds, so the next calls do not look."""
         self.rest, self.busy = self.busy, min(2 * self.busy, BUSY_PAUSE)
 
     def note_alone(self, time: float) -> None:
-        """Learn from a call on one thread that took `time` per unit of work."""
-        # After a shared call a part of the memory is in other processors' caches: that is not what one thread takes.
+        """Note a call on one thread that took `time` per unit of work."""
+        # The first call after a shared one is slower than usual, since part of the data is in other processors' caches.
         if not self.shared:
             self.alone.append(time)
             self.usual = _median(self.alone)
         self.shared = False
 
     def note_shared(self, time: float, joined: bool) -> None:
-        """Learn from a call that others were asked to join, and did or did not."""
+        """Note a call that other threads were asked to join; `joined` says whether any did."""
         self.shared = True
         self.busy = 1
         usual = self.usual or time
@@ -225,7 +228,7 @@ def _median(times: deque[float]) -> float:
 
 
 def _start(threads: list[threading.Thread], n: int, target: Callable[..., object], argument: Any) -> None:
-    """Have `n` threads that run `target(argument)`, or as many as there can be: none is started at exit."""
+    """Start threads that run `target(argument)` until there are `n`, or until no more can be started, as at exit."""
     with contextlib.suppress(RuntimeError):
         while len(threads) < n:
             thread = threading.Thread(target=target, args=(argument,), name="opo_fast", daemon=True)
@@ -236,14 +239,14 @@ def _start(threads: list[threading.Thread], n: int, target: Callable[..., object
 def _help_out(inbox: SimpleQueue[_Parts[Any] | None]) -> None:
     while (job := inbox.get()) is not None:
         job.help_out()
-        # Nothing of it stays alive until the next one.
+        # So that the job's arrays are freed before the next job comes.
         del job
 
 
 class _Crew:
-    """Workers, which wait inside a kernel for others to join, and helpers, which wait for parts. Neither knows Ctrl-C.
+    """Workers, which wait inside a kernel for calls to join, and helpers, which wait for parts of a `run_all`.
 
-    (The standard library's pool does: where it comes in `submit`, a lock of the pool may stay taken for ever.)
+    Ctrl-C does not reach either. In the standard library's pool it does: there, a Ctrl-C during `submit` may leave a lock taken forever.
     """
 
     def __init__(self) -> None:
@@ -257,7 +260,7 @@ class _Crew:
         self.inbox: SimpleQueue[_Parts[Any] | None] = SimpleQueue()
 
     def gather(self, places: _Places) -> int:
-        """Have workers at `places` other than the caller's; the number of threads there are, this one among them."""
+        """Start workers, and keep them off the caller's processor; returns the number of threads, including this one."""
         if len(self.workers) < places.n - 1 or not _sync.KEEP:
             self.workers = [worker for worker in self.workers if worker.is_alive()]
             self.placed = None
@@ -269,13 +272,13 @@ class _Crew:
         return min(places.n, len(self.workers) + 1)
 
     def ask(self, job: _Parts[Any]) -> None:
-        """Have helpers take parts of a job."""
+        """Put a job into the inbox of each helper that there is a processor for."""
         _start(self.helpers, job.places.n - 1, _help_out, self.inbox)
         for _ in range(job.places.n - 1):
             self.inbox.put(job)
 
     def dismiss(self) -> None:
-        """Let all end before the code that they run is unloaded."""
+        """End all threads before the code that they run is unloaded."""
         for _ in self.helpers:
             self.inbox.put(None)
         if self.workers:
@@ -290,23 +293,23 @@ _entrance = functools.cache(_sync.entrance)
 
 
 def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...], most: int, work: int = 1) -> bool:
-    """`function(*before, me, n, gate, *after)` on up to `most` threads at once, me = 0..n-1: kernels that `meet` after each layer.
+    """Run `function(*before, me, n, gate, *after)` on up to `most` threads at once, me = 0, ..., n - 1.
 
     Parameters
     ----------
-    function : a kernel
-        See `kernels._sync.entrance`.
+    function : kernel
+        One whose threads `meet` after each layer; see `kernels._sync.entrance`.
     before, after : tuple
         Its arguments.
     most : int
-        Threads that there is work for.
+        Number of threads that there is work for.
     work : int
-        How much work the call is, in a unit of the kernel's own: calls of like size are compared with each other.
+        Amount of work, in a unit that the caller chooses for this kernel; only calls of similar size are compared.
 
     Returns
     -------
     bool
-        Whether one of the threads returned something true.
+        Whether any thread returned a true value.
     """
     if not COMPILED:
         return bool(function(*before, 0, 1, _crew.gate, *after))
@@ -338,7 +341,7 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
 
 
 class _Parts(Generic[T]):
-    """The parts of one `run_all`. Whoever has time takes the next, the caller among them, so that none waits for a thread."""
+    """The parts of one `run_all`. Every free thread takes the next one, and so does the caller, so that no part waits for a thread."""
 
     def __init__(self, function: Callable[..., T], items: list[tuple[Any, ...]], places: _Places) -> None:
         self.function, self.items, self.places = function, items, places
@@ -361,10 +364,10 @@ class _Parts(Generic[T]):
                 self.errors[i] = error
 
     def help_out(self) -> None:
-        """What another thread does, even if it comes too late."""
+        """Called by another thread, perhaps after all parts are done."""
         self.came.append(True)
         try:
-            # In this order: who sees that it is not over yet is waited for.
+            # `end` waits for every thread that sees `over` unset: such a thread has already been counted in `came`.
             if not self.over:
                 _keep_off(0, self.places)
                 self.work()
@@ -374,7 +377,7 @@ class _Parts(Generic[T]):
             self.went.put(True)
 
     def end(self) -> None:
-        """Wait for those who came; whoever has not come by now is not needed."""
+        """Wait for the threads that have come; later ones find nothing to do."""
         self.over = True
         self.left.clear()
         for _ in range(len(self.came)):
@@ -382,9 +385,9 @@ class _Parts(Generic[T]):
 
 
 def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> list[T]:
-    """`function(*part)` for each part, in order; on several threads where there are several parts and threads.
+    """`function(*part)` for each part, in order; on several threads if there are several parts and threads.
 
-    Called from inside a part, it runs in that part's thread. An exception of a part is raised here once all ended.
+    A call from inside a part runs in that part's thread. An exception of a part is raised after all parts have ended.
     """
     global _inside
     items = list(parts)
@@ -405,7 +408,7 @@ def run_all(function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> lis
 
 
 def _after_fork() -> None:
-    """A child has this process's workers in its books, but none of their threads."""
+    """A child process inherits the record of the workers, but not their threads."""
     global _crew, _inside, _main
     _crew, _inside, _main = _Crew(), False, threading.main_thread().ident
 

@@ -1,4 +1,4 @@
-"""Contextual bandits: H = 1 and one state, where OPO-CMDP and RM-UCDD become known algorithms, and three others of the field."""
+"""Contextual bandits: H = 1 and one state, for which OPO-CMDP and RM-UCDD are known algorithms, and three other algorithms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_array, as_number, as_real, pair_of
+from .._support.checks import as_array, as_delta, as_number, as_real, pair_of
 from .._support.fields import Fields
 from ..errors import OpoError
 from ..model.layout import Layout
@@ -35,10 +35,10 @@ NO_DYNAMICS = FiniteDynamicsClass([_end_follows], names=["the end state follows"
 
 
 def check_bandit(layout: Layout) -> None:
-    """Refuse a layout of more than one state."""
+    """Refuse a layout with more than one state."""
     check_layout(layout)
     if layout.layer_sizes != (1,):
-        raise OpoError(f"layout is {layout!r}: a bandit's, Layout([1], n_actions), is needed (H = 1 and one state)")
+        raise OpoError(f"layout is {layout!r}: Layout([1], n_actions), that of a bandit (H = 1 and one state), is needed")
 
 
 class POCMAB(OPO):
@@ -51,7 +51,7 @@ class POCMAB(OPO):
     loss_class
         A function class or an oracle.
     **options
-        As those of `OPO`.
+        See `OPO`.
     """
 
     name = "PO-CMAB"
@@ -64,12 +64,12 @@ class POCMAB(OPO):
 class UCCB(RMUCDD):
     """Upper counterfactual confidence bounds (Xu and Zeevi): RM-UCDD with H = 1 and p_min = 1.
 
-    After one round per action, in round t at a context, for k = |A|+1..t: a^k = argmin of f^k(a) - beta / n(a), n(a) being
-    one more than the number of earlier a^i = a in this replay; a^t is played.
+    After one round per action, in round t at a context, for k = |A|+1..t: a^k = argmin of f^k(a) - beta / n(a), where n(a) is
+    one plus the number of earlier a^i = a in this chain; a^t is played.
 
     beta = sqrt(17 T log(2 |F| T^3 / delta) / |A|) is the paper's value at T for all rounds (the paper lets it grow with the
-    round; from memory). As in RM-UCDD the bonus is at most 1 and f - bonus at least 0, which decides only between actions
-    of which nothing is known yet: the lowest is taken.
+    round; quoted from memory). As in RM-UCDD the bonus is at most 1 and f - bonus at least 0; this only affects the choice
+    among actions about which nothing is known yet, of which the lowest is played.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class UCCB(RMUCDD):
     bonus_scale : float
         Factor on beta.
     beta : float, optional
-        Given by hand instead.
+        Value by hand.
     action_mask, backend, memory
         See `ChainAgent`.
     """
@@ -105,7 +105,7 @@ class UCCB(RMUCDD):
         memory: int = MEMORY,
     ) -> None:
         check_bandit(layout)
-        probability, scale = as_number(delta, "delta", least=0.0, most=1.0, strict=True), as_number(bonus_scale, "bonus_scale")
+        probability, scale = as_delta(delta), as_number(bonus_scale, "bonus_scale")
 
         def theory(t: int) -> list[float]:
             log_term = math.log(2 / probability) + _log_size(loss_class) + 3 * math.log(t)
@@ -128,8 +128,8 @@ class UCCB(RMUCDD):
 def inverse_gap_weights(losses: Array, gamma: float, allowed: Array | None = None) -> Array:
     """Probabilities of actions by inverse gap weighting (Abe and Long; Foster and Rakhlin).
 
-    1 / (K + gamma (loss - least loss)) for all but the best action, K being the number of allowed ones; the best, of
-    equals the first, gets the rest.
+    1 / (K + gamma (loss - least loss)) for all but the best action, K being the number of allowed ones; the best (the first
+    in a tie) gets the rest.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def inverse_gap_weights(losses: Array, gamma: float, allowed: Array | None = Non
     if losses.ndim != 1 or allowed.shape != losses.shape or allowed.dtype != np.bool_ or not allowed.any():
         raise OpoError(
             f"losses and allowed have shapes {losses.shape}, {allowed.shape} and dtypes {losses.dtype}, {allowed.dtype}: "
-            "(A,) numbers and (A,) booleans, one of them true, are needed"
+            "(A,) numbers and (A,) booleans, at least one of them true, are needed"
         )
     considered = np.where(allowed, losses, np.inf)
     best = int(considered.argmin())
@@ -154,7 +154,7 @@ def inverse_gap_weights(losses: Array, gamma: float, allowed: Array | None = Non
 
 
 class _Bandit(OracleAgent):
-    """A bandit that weights actions by the losses of one fit."""
+    """A bandit that computes probabilities of actions from the losses of one fit."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _Bandit(OracleAgent):
         backend: Backend,
     ) -> None:
         check_bandit(layout)
-        self.delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.delta = as_delta(delta)
         self.log_size = _log_size(loss_class)
         super().__init__(layout, loss_class, NO_DYNAMICS, action_mask=action_mask, backend=backend)
 
@@ -183,9 +183,9 @@ class _Bandit(OracleAgent):
 class SquareCB(_Bandit):
     """Inverse gap weighting on the newest fit (Foster and Rakhlin).
 
-    gamma = sqrt(|A| T / (R + log(2/delta))) with R = 2 log|F|, the regret of online regression over a finite class that
-    the theory needs (constants from memory). The oracle here is least squares on all data instead of an online one; on
-    finite and linear classes it is what one uses in practice.
+    gamma = sqrt(|A| T / (R + log(2/delta))) with R = 2 log|F|, the regret of online regression over a finite class in
+    the theory (constants quoted from memory). The oracle here is least squares on all data instead of an online one, as is
+    usual in practice for finite and linear classes.
 
     Parameters
     ----------
@@ -198,9 +198,9 @@ class SquareCB(_Bandit):
     delta : float
         Failure probability.
     eta_scale : float
-        Factor on gamma: more is greedier.
+        Factor on gamma: larger is greedier.
     schedule : (float, float), optional
-        gamma_t = scale * t^exponent in round t instead; (10, 0.5) is the default of Vowpal Wabbit.
+        gamma_t = scale * t^exponent in round t instead; (10, 0.5) is the default in Vowpal Wabbit.
     action_mask, backend
         See `OracleAgent`.
     """
@@ -227,11 +227,11 @@ class SquareCB(_Bandit):
 
     @property
     def gamma(self) -> float:
-        """Of the coming round."""
+        """gamma of the next round."""
         return self.schedule[0] * math.pow(self.episode + 1, self.schedule[1])
 
     def policy(self, context: Any) -> Array:
-        """The probabilities of the coming round, shape (1, A)."""
+        """The probabilities of the next round, shape (1, A)."""
         return inverse_gap_weights(self._predicted(self.fits[0], context), self.gamma, self.allowed)[None]
 
     def settings(self) -> dict[str, Any]:
@@ -242,8 +242,9 @@ class SquareCB(_Bandit):
 class FALCON(_Bandit):
     """Inverse gap weighting on a fit that changes only at the ends of epochs (Simchi-Levi and Xu).
 
-    Epoch m ends with round 2^m. In the first all actions are alike; in epoch m the losses are those of the least-squares
-    fit on the n = 2^(m-1) rounds before it, and gamma = (1/30) sqrt(|A| n / log(|F| n / delta)) (constants from memory).
+    Epoch m ends with round 2^m. In the first one all actions have equal probability. In epoch m the losses are those of the
+    least-squares fit on the n = 2^(m-1) rounds before it, and gamma = (1/30) sqrt(|A| n / log(|F| n / delta)) (constants quoted
+    from memory).
 
     Parameters
     ----------
@@ -277,7 +278,7 @@ class FALCON(_Bandit):
 
     @property
     def gamma(self) -> float:
-        """Of the coming round's epoch."""
+        """gamma of the next round's epoch."""
         if self.episode < 2:
             return 0.0
         n = 1 << (self.episode.bit_length() - 1)
@@ -285,13 +286,13 @@ class FALCON(_Bandit):
         return self.eta_scale / 30 * math.sqrt(self.layout.n_actions * n / log_term)
 
     def observe(self, trajectory: Any) -> None:
-        """Add one round; the fit is taken where an epoch ends."""
+        """Add one round; the fit changes at the end of an epoch."""
         super().observe(trajectory)
         if self.episode >= 2 and self.episode & (self.episode - 1) == 0:
             self.epoch_fit = self.fits[0]
 
     def policy(self, context: Any) -> Array:
-        """The probabilities of the coming round, shape (1, A)."""
+        """The probabilities of the next round, shape (1, A)."""
         return inverse_gap_weights(self._predicted(self.epoch_fit, context), self.gamma, self.allowed)[None]
 
     def settings(self) -> dict[str, Any]:
@@ -309,9 +310,9 @@ class FALCON(_Bandit):
 class RegCB(_Bandit):
     """Optimism over all functions that the data do not exclude (Foster, Agarwal, Dudik, Luo and Schapire), one bound per action.
 
-    Plays the action of least min{f(a): f in F, excess squared error of f <= radius}. radius = log(|F|/delta)/2: for losses
-    in [0, 1] it keeps the truth at all rounds with probability 1 - delta, since exp(2 sum (2 g e - g^2)) is a
-    supermartingale, g being the error of f and e the noise, of variance proxy 1/4 (our derivation; the paper's constants
+    Plays the action with the least min{f(a): f in F, excess squared error of f <= radius}. radius = log(|F|/delta)/2: for
+    losses in [0, 1] the set contains the truth in all rounds with probability 1 - delta, since exp(2 sum (2 g e - g^2)) is a
+    supermartingale, where g is the error of f and e the noise, with variance proxy 1/4 (derived here; the paper's constants
     are larger).
 
     Parameters
@@ -319,7 +320,7 @@ class RegCB(_Bandit):
     layout : Layout
         ``Layout([1], n_actions)``.
     loss_class
-        A class or an oracle with ``lower_bound(context, radius)``: finite and linear ones have it.
+        A class or an oracle with ``lower_bound(context, radius)``, as finite and linear classes have.
     delta : float
         Failure probability.
     bonus_scale : float
@@ -346,7 +347,7 @@ class RegCB(_Bandit):
         self.allowed_excess = as_number(bonus_scale, "bonus_scale") * (self.log_size - math.log(self.delta)) / 2
 
     def lower_bound(self, context: Any) -> Array:
-        """The least loss of each action over what is left of the class, shape (A,)."""
+        """The least loss of each action over the functions that are left, shape (A,)."""
         bounds: Array = np.asarray(self.loss_oracle.lower_bound(context, self.allowed_excess), np.float64)[0]
         return bounds
 
@@ -356,7 +357,7 @@ class RegCB(_Bandit):
         return float((bounds if self.allowed is None else bounds[self.allowed]).min())
 
     def policy(self, context: Any) -> Array:
-        """The action of least lower bound, of equals the first; shape (1, A)."""
+        """The action with the least lower bound (the first in a tie); shape (1, A)."""
         bounds = self.lower_bound(context)
         best = (bounds if self.allowed is None else np.where(self.allowed, bounds, np.inf)).argmin()
         policy: Array = self.uniform() * 0.0

@@ -1,7 +1,7 @@
-"""What every agent shares: counting episodes, and a state that can be saved and restored.
+"""Common parts of all agents: counting episodes, and a state that can be saved and restored.
 
-A new agent is one class, in one file of one's own. It has ``policy(context)``; what it learns comes through oracles
-(`OracleAgent`), policy chains (`ChainAgent`), or ``_learn(trajectory)``. It is then simulated, saved and compared like
+A new agent is one class. It has ``policy(context)``; it learns through oracles (`OracleAgent`), through policy chains
+(`ChainAgent`), or by its own ``_learn(trajectory)``. It can then be simulated, saved and compared like
 the others::
 
     from opo_fast import compare, envs
@@ -9,7 +9,7 @@ the others::
 
 
     class ExploreThenCommit(OracleAgent):
-        # All actions alike in the first episodes, then the optimum of the fitted model.
+        # Plays the uniform policy in the first episodes, then the optimal policy of the fitted model.
 
         name = "explore, then commit"
 
@@ -23,7 +23,7 @@ the others::
             return self.plan(context).policy
 
         def settings(self):
-            return {**super().settings(), "first": self.first}  # a saved state fits agents of the same settings
+            return {**super().settings(), "first": self.first}  # a saved state can be loaded by agents of the same settings
 
 
     env = envs.make("random-finite", seed=1)
@@ -56,16 +56,16 @@ __all__ = ["BaseAgent", "Recommendation", "checked_fit", "oracle_state", "restor
 Array = npt.NDArray[Any]
 State = dict[str, Any]
 Self = TypeVar("Self", bound="BaseAgent")
-SOURCE = "what an agent's state() gave"
+SOURCE = "the result of an agent's state()"
 SEEN = 1000
-"""Distinct contexts that an agent remembers, to say when it is asked for another one."""
+"""Number of distinct contexts that an agent remembers, in order to warn about a context that it has never observed."""
 
 LATER = ("loss_oracle", "dynamics_oracle")
-"""Settings that states of older versions do not have."""
+"""Settings that are missing in states of older versions."""
 
 
 class Recommendation(NamedTuple):
-    """What `BaseAgent.recommend` says: the likeliest action, its name, its probability, and the probabilities (A,) of all."""
+    """The result of `BaseAgent.recommend`: the most probable action, its name, its probability, and the probabilities (A,) of all."""
 
     action: int
     name: str
@@ -74,7 +74,7 @@ class Recommendation(NamedTuple):
 
 
 class BaseAgent:
-    """An agent without a policy: a subclass has ``policy(context)`` and, where it learns, ``_learn(trajectory)``.
+    """An agent without a policy: a subclass has ``policy(context)`` and, if it learns, ``_learn(trajectory)``.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ class BaseAgent:
     episode : int
         Number of episodes observed.
     planning_calls : int
-        Backward inductions at one context so far (steps of a policy chain are such).
+        Backward inductions at one context so far (each step of a policy chain is one).
     """
 
     planning_calls = 0
     _names: Names | None = None
     planned: int | None = None
-    """Number of episodes that the theory's parameters are for, where they were asked for."""
+    """Number of episodes for which the theory's parameters were computed, if they were."""
 
     def __init__(self, layout: Layout, *, action_mask: npt.ArrayLike | None = None) -> None:
         check_layout(layout)
@@ -102,12 +102,12 @@ class BaseAgent:
         self._seen: dict[Any, Any] | None = {}
 
     def policy(self, context: Any) -> Array:
-        """The policy (n_states, A) of the coming episode at `context`. A pure query."""
+        """The policy (n_states, A) of the next episode at `context`. A pure query."""
         raise NotImplementedError
 
     @property
     def names(self) -> Names | None:
-        """What states and actions are called; `agents.make` takes them from the environment, and they may be set."""
+        """Names of states and actions; `agents.make` takes them from the environment, and they can be assigned."""
         return self._names
 
     @names.setter
@@ -118,7 +118,7 @@ class BaseAgent:
         self._names = names
 
     def recommend(self, context: Any, stage: int, state: int | str) -> Recommendation:
-        """What the coming policy does in one state.
+        """The action of the next policy in one state.
 
         Parameters
         ----------
@@ -126,17 +126,17 @@ class BaseAgent:
         stage : int
             Layer of the state, counted from 0.
         state : int or str
-            The number of the state inside its layer, counted from 0, or its name where the agent's `names` have it.
+            The number of the state inside its layer, counted from 0, or its name if the agent has `names`.
 
         Returns
         -------
         Recommendation
-            The likeliest action (of equals the lowest), its name, and the probabilities of all.
+            The most probable action (the lowest in a tie), its name, and the probabilities of all.
 
         Raises
         ------
         OpoError
-            No such state, or a context that is none of those that the agent's `names` list; see `check_context`.
+            If there is no such state, or the agent's `names` list the contexts without this one; see `check_context`.
         """
         names = self.names or Names()
         self.check_context(context)
@@ -147,18 +147,18 @@ class BaseAgent:
 
     @property
     def seen(self) -> list[Any] | None:
-        """The contexts that were observed, in order of first appearance; None where they are not texts or whole numbers, or too many."""
+        """The observed contexts, in order of first appearance; None if they are not strings or integers, or too many."""
         return None if self._seen is None else list(self._seen.values())
 
     def check_context(self, context: Any) -> None:
-        """Raise where the agent's `names` list the contexts and `context` is none of them; warn where it was never observed."""
+        """Raise if the agent's `names` list the contexts without `context`; warn if it was never observed."""
         if self.names is not None:
             self.names.check_context(context)
         if self._seen and context_key(context) not in self._seen:
             warnings.warn(unseen(context, list(self._seen.values())), stacklevel=3)
 
     def note(self, contexts: Iterable[Any]) -> None:
-        """Remember contexts that were observed."""
+        """Remember observed contexts."""
         for context in contexts:
             if self._seen is None:
                 return
@@ -170,7 +170,7 @@ class BaseAgent:
                 self._seen = None
 
     def record(self, context: Any, states: Sequence[int | str], actions: Sequence[int | str], losses: npt.ArrayLike) -> None:
-        """Observe one episode, told in the terms of `recommend`.
+        """Observe one episode, with states and actions given as in `recommend`.
 
         Parameters
         ----------
@@ -202,8 +202,8 @@ class BaseAgent:
         self.note([trajectory.context])
         if self.episode == self.planned:
             warnings.warn(
-                f"{getattr(self, 'name', type(self).__name__)} plays more than the {self.planned} episodes that its theory's "
-                "parameters are for",
+                f"{getattr(self, 'name', type(self).__name__)} plays more episodes than the {self.planned} for which its parameters "
+                "were computed",
                 stacklevel=2,
             )
         self.episode += 1
@@ -211,7 +211,7 @@ class BaseAgent:
     def _parameters(
         self, episodes: int | None, given: Mapping[str, float | None], theory: Callable[[int], Iterable[float]]
     ) -> tuple[float, ...]:
-        """The parameters that are `given` by hand, and what the theory says for `episodes` in the place of those that are None."""
+        """Parameters: those `given` by hand and, for those that are None, the theory's values for `episodes`."""
         values: Iterable[float | None] = given.values()
         if any(value is None for value in values):
             if episodes is None:
@@ -221,15 +221,15 @@ class BaseAgent:
         return tuple(as_number(value, name) for name, value in zip(given, values, strict=True))
 
     def _learn(self, trajectory: Trajectory) -> None:
-        """Take in a checked trajectory, or raise and change nothing."""
+        """Learn from a checked trajectory, or raise and change nothing."""
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
-        """A hint that never changes a result; most agents have no use for it."""
+        """A hint that never changes a result; most agents ignore it."""
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """What must agree between the agent that wrote a state and the one that restores it (JSON can hold it)."""
+        """Settings that must agree between the agent that wrote a state and the one that restores it (JSON values)."""
         mask = None if self.action_mask is None else np.packbits(self.action_mask).tolist()
         return {
             "agent": type(self).__name__,
@@ -239,16 +239,16 @@ class BaseAgent:
         }
 
     def state(self) -> State:
-        """All that was learned: arrays, and values that JSON can hold.
+        """Everything learned, as arrays and JSON values.
 
-        Another agent built with the same arguments that restores it goes on with the same bits. Chains and other caches
-        are not in it: they are computed again when they are asked for.
+        Another agent built with the same arguments that restores it continues with the same bits. Chains and other caches
+        are not included: they are computed again when needed.
         """
         counts = {"episode": self.episode, "planning_calls": self.planning_calls}
         return {"settings": self.settings(), **counts, "observed_contexts": self.seen, **self._state()}
 
     def restore(self, state: State) -> None:
-        """Take over a `state`; one that does not fit raises and changes nothing."""
+        """Restore a `state`; an invalid one raises and changes nothing."""
         fields = Fields(state, SOURCE)
         theirs = fields.inner("settings").state
         for key, value in self.settings().items():
@@ -261,7 +261,7 @@ class BaseAgent:
         seen = None if state.get("observed_contexts") is None else fields.listed("observed_contexts")
         if seen is not None:
             known = len(seen) <= SEEN and all(map(_discrete, seen))
-            fields.check("observed_contexts", known, "holds something else than texts and whole numbers")
+            fields.check("observed_contexts", known, "holds contexts that are not strings or integers")
         before = self.state()
         try:
             self._restore(state)
@@ -279,10 +279,10 @@ class BaseAgent:
         return {}
 
     def _restore(self, state: State) -> None:
-        """Take over what `_state` gave; raise on anything that this agent could not have come to."""
+        """Restore the result of `_state`; raise if this agent could not have that state."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `state` to `path` as npz (no pickle), whole or not at all."""
+        """Write `state` to `path` as npz (no pickle), completely or not at all."""
         write_state(path, self.state())
 
     def load(self: Self, path: str | os.PathLike[str]) -> Self:
@@ -292,12 +292,12 @@ class BaseAgent:
 
 
 def _discrete(context: Any) -> bool:
-    """Whether a context is a text, a whole number, or a tuple of such."""
+    """Whether a context is a string, an integer, or a tuple of these."""
     return isinstance(context, (str, int)) or (isinstance(context, tuple) and all(map(_discrete, context)))
 
 
 def difference(place: str, found: Any, wanted: Any) -> tuple[str, Any, Any]:
-    """Where a stored setting differs from this agent's, and both values; no place where they agree."""
+    """Where a stored setting differs from this agent's, and both values; an empty place if they agree."""
     if agrees(found, wanted):
         return "", None, None
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
@@ -314,12 +314,12 @@ def check_layout(layout: Any) -> None:
 
 
 def sizes_of(loss_class: Any, dynamics_class: Any) -> dict[str, float]:
-    """|F| and |P| as the theory's parameters take them; 1 where a class does not tell its size."""
+    """|F| and |P| as the theory's parameters take them; 1 for a class without a size."""
     return {"loss_class_size": getattr(loss_class, "size", 1.0), "dynamics_class_size": getattr(dynamics_class, "size", 1.0)}
 
 
 def oracle_state(oracle: Any, prefix: str) -> State:
-    """State of an oracle, its keys prefixed."""
+    """State of an oracle, with prefixed keys."""
     if not hasattr(oracle, "state"):
         raise OpoError(f"the {prefix} is a {type(oracle).__name__} without state() and restore(state): it cannot be saved")
     return {f"{prefix}.{key}": value for key, value in oracle.state().items()}
@@ -331,11 +331,11 @@ def restore_oracle(oracle: Any, prefix: str, state: State) -> None:
 
 
 def checked_fit(oracle: Any, value: Any, place: str) -> Hashable:
-    """A fit of a state, which its oracle must know."""
+    """A fit from a state, which its oracle must know."""
     try:
         fit: Hashable = as_fit(value)
         if hasattr(oracle, "check_fit"):
             oracle.check_fit(fit)
     except OpoError as error:
-        raise OpoError(f"{place} holds a fit that the oracle cannot have given ({error})") from None
+        raise OpoError(f"{place} holds a fit that the oracle cannot have returned ({error})") from None
     return fit

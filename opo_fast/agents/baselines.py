@@ -1,4 +1,4 @@
-"""Simple baselines: what a learner has to beat, and the optimum that none can."""
+"""Simple baselines that a learner has to beat, and the optimum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 class Uniform(BaseAgent):
-    """Plays all allowed actions alike, and learns nothing."""
+    """Plays all allowed actions with equal probability, and learns nothing."""
 
     name = "uniform"
 
@@ -33,7 +33,7 @@ class Uniform(BaseAgent):
 
 
 class Greedy(OracleAgent):
-    """Plays the optimum of the newest fits, as if they were the truth: no exploration.
+    """Plays the optimum of the newest fits as if they were the truth: no exploration.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Greedy(OracleAgent):
         return self.plan(context).policy.copy()
 
     def policy_under(self, model: LayeredMDP, episode: int) -> Array:
-        """The policy of an episode, counted from 0, whose fits give `model`."""
+        """The policy of an episode, counted from 0, if its fits give `model`."""
         return solve(model, backend=self.backend).policy
 
     def value(self, context: Any) -> float:
@@ -57,9 +57,9 @@ class Greedy(OracleAgent):
 
 
 class EpsilonGreedy(Greedy):
-    """Greedy, but in each step an action at random with probability epsilon_t = min{1, scale t^(-1/3)} in episode t.
+    """Greedy, but in each step it plays a random action with probability epsilon_t = min{1, scale t^(-1/3)} in episode t.
 
-    The exponent is that of explore-then-commit with rate T^(2/3).
+    The exponent is that of explore-then-commit, whose rate is T^(2/3).
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class EpsilonGreedy(Greedy):
 
     @property
     def epsilon(self) -> float:
-        """Probability to play at random in each step of the coming episode."""
+        """Probability of a random action in each step of the next episode."""
         return self._epsilon(self.episode)
 
     def _epsilon(self, episode: int) -> float:
@@ -114,14 +114,14 @@ class EpsilonGreedy(Greedy):
 
 
 class BonusFreeOPO(OPO):
-    """OPO-CMDP without its bonus: the policy step of the paper, and no optimism.
+    """OPO-CMDP without its bonus: the policy step of the paper, without optimism.
 
     Parameters
     ----------
     layout, loss_class, dynamics_class
-        As those of `OPO`.
+        See `OPO`.
     **options
-        Those of `OPO`, without the betas.
+        Those of `OPO` except the betas.
     """
 
     name = "OPO without bonus"
@@ -131,12 +131,12 @@ class BonusFreeOPO(OPO):
 
 
 class Optimum(BaseAgent):
-    """Knows the true models and plays their optimum: regret 0, for checks and scales.
+    """Knows the true models and plays their optimum: its regret is 0.
 
     Parameters
     ----------
     cmdp : ContextualMDP
-        Its models are looked at; nothing else here does that.
+        The environment, whose true models it reads; no other agent does.
     backend : {"numba", "numpy"}
     """
 

@@ -1,4 +1,4 @@
-"""What OPO-CMDP and its relatives share: the history of fits, and one policy chain per context."""
+"""Common parts of OPO-CMDP and its relatives: the history of fits, and one policy chain per context."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ChainAgent(OracleAgent):
     layout, loss_class, dynamics_class
         See `OracleAgent`.
     rule : ChainRule
-        What a step of the chain does.
+        The rule of a chain step.
     action_mask : array_like of bool (n_states, A), optional
     backend : {"numba", "numpy"}
-        "numpy" runs Algorithm 1 literally, from the first step on in every episode: for checks at small sizes.
+        "numpy" runs Algorithm 1 literally, from the first step in every episode: for checks at small sizes.
     memory : int
-        Byte budget of the chains; never changes a result.
+        Byte budget of the chains; it never changes a result.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ChainAgent(OracleAgent):
 
     @property
     def plausible(self) -> bool:
-        """Whether the chains stand on plausible sets of the oracles."""
+        """Whether the chains use plausible sets of the oracles."""
         return isinstance(self.rule, SelfTuningRule) and self.rule.plausible
 
     def _refit(self) -> None:
@@ -85,12 +85,12 @@ class ChainAgent(OracleAgent):
         if not self.rule.forced:
             self.history = History()
             self.history.append(Fits(*self.fits, *self.versions))
-            # A chain may have looked at the models without data.
+            # Existing chains may have used the models without data.
             self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
 
     @property
     def planning_calls(self) -> int:
-        """Steps of policy chains so far, those of all contexts together."""
+        """Steps of policy chains so far, over all contexts."""
         return self.engine.planned
 
     @planning_calls.setter
@@ -99,11 +99,11 @@ class ChainAgent(OracleAgent):
 
     @property
     def steps(self) -> int:
-        """Number of chain steps behind the policy of the coming episode."""
+        """Number of chain steps behind the policy of the next episode."""
         return self.rule.steps(self.episode)
 
     def policy(self, context: Any) -> Array:
-        """pi^t at `context`, shape (n_states, A), t being the coming episode. A pure query."""
+        """pi^t at `context`, shape (n_states, A), where t is the next episode. A pure query."""
         if self.episode < self.rule.forced:
             return self.forced_policy()
         if self.backend == "numpy":
@@ -112,9 +112,9 @@ class ChainAgent(OracleAgent):
         return self.full(chain.policy(lane))
 
     def forced_policy(self, episode: int | None = None) -> Array:
-        """The policy of an episode, counted from 0, that is forced: the t-th allowed action in every state in episode t.
+        """The policy of a forced episode, counted from 0: the t-th allowed action in every state in episode t.
 
-        Default: the coming one.
+        Default: the next episode.
         """
         episode = self.episode if episode is None else episode
         if self.action_mask is None:
@@ -126,7 +126,7 @@ class ChainAgent(OracleAgent):
         return policy
 
     def full(self, rows: Array) -> Array:
-        """The (n_states, A) array of one number per allowed pair, a copy; 0 elsewhere."""
+        """Spread one number per allowed pair over a new (n_states, A) array; 0 elsewhere."""
         if self.action_mask is None:
             return rows.reshape(self.layout.shape).copy()
         full = np.zeros(self.layout.shape)
@@ -147,7 +147,7 @@ class ChainAgent(OracleAgent):
         return reference_chain(models, self.rule) if models else self.uniform()
 
     def plausible_at(self, fits: Fits, context: Any) -> Plausible:
-        """What was plausible at a context at a step of the history, for the plain NumPy form of the self-tuning chain."""
+        """The plausible models at a context at a step of the history, for the plain NumPy form of the self-tuning chain."""
         model = LayeredMDP(self.layout, self.loss_oracle.losses(fits.loss, context), self.transitions(fits.dynamics, context))
         if not self.plausible:
             return Plausible(model)
@@ -157,23 +157,23 @@ class ChainAgent(OracleAgent):
         return Plausible(model, lower, [self.transitions(fit, context) for fit in listed])
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
-        """Advance the chains of these contexts side by side. A hint that never changes a result."""
+        """Advance the chains of these contexts together. A hint that never changes a result."""
         if self.backend == "numba" and self.episode >= self.rule.forced:
             self.engine.prefetch(as_items(contexts, "contexts", "contexts"), self.history, self.steps)
 
     @property
     def lookahead(self) -> int:
-        """How many coming contexts a call of `prefetch` usefully takes."""
+        """The number of upcoming contexts that a call of `prefetch` can use."""
         return self.engine.lookahead if self.backend == "numba" else 0
 
     def observe(self, trajectory: Trajectory) -> None:
-        """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
+        """Add one episode to both oracles and fit again; a bad trajectory changes nothing."""
         super().observe(trajectory)
         if self.episode >= self.rule.forced:
             self.history.append(Fits(*self.fits, *self.versions))
 
     def settings(self) -> dict[str, Any]:
-        """See `BaseAgent.settings`; the rule is among them."""
+        """See `BaseAgent.settings`; includes the rule."""
         rule = {
             name: np.asarray(value).tolist() if isinstance(value, (np.ndarray, tuple)) else value for name, value in vars(self.rule).items()
         }
@@ -181,7 +181,7 @@ class ChainAgent(OracleAgent):
 
     def _state(self) -> State:
         history = self.history
-        # Fits of most oracles are numbers: an array is written and read in no time, however many runs there are.
+        # Fits of most oracles are integers: arrays are fast to write and read, however many runs of equal fits there are.
         width = 4 if self.plausible else 2
         runs: Any = [run[:width] for run in history.runs]
         numbered = all(isinstance(fit, int) for run in runs for fit in run)
@@ -196,13 +196,13 @@ class ChainAgent(OracleAgent):
     def _restore(self, state: State) -> None:
         super()._restore(state)
         self.history = self._restored_history(Fields(state, SOURCE))
-        # Chains are a cache: they are built again, to the same bits.
+        # Chains are a cache: they are rebuilt with the same bits.
         planned = self.engine.planned
         self.engine = ChainEngine(self.layout, self.action_mask, self.rule, self, self.engine.memory)
         self.engine.planned = planned
 
     def _restored_history(self, fields: Fields) -> History:
-        """The history of a state whose oracles are restored already."""
+        """The history of a state whose oracles have already been restored."""
         history = History()
         wanted = max(0, fields.integer("episode") - self.rule.forced + 1)
         history.length = fields.exactly("history.length", wanted, "one step for each episode after the forced ones, and the first models")
@@ -224,15 +224,15 @@ class ChainAgent(OracleAgent):
         return history
 
     def chains(self) -> dict[str, Any]:
-        """The policy chains, for `restore_chains`: not needed to go on, but building them again takes as long as before."""
+        """The policy chains, for `restore_chains`: not needed to continue, but they take as long to rebuild as to build."""
         return self.engine.state()
 
     def restore_chains(self, chains: dict[str, Any]) -> None:
-        """Take over the `chains` of the agent whose state was restored; without them they are built again when asked for."""
+        """Restore the `chains` of the agent whose state was restored; without them they are rebuilt when needed."""
         self.engine.restore(chains, self.history, self.steps)
 
     def saturation(self, context: Any) -> float:
-        """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before any."""
+        """Share of the pairs whose bonus was at its cap in the last step of the chain at `context`; 1 before the first step."""
         if self.episode < self.rule.forced:
             return 1.0
         if self.backend == "numpy":
@@ -241,9 +241,9 @@ class ChainAgent(OracleAgent):
         return chain.saturation(lane)
 
     def diagnostics(self, context: Any, *, full: bool = True) -> Diagnostics:
-        """Whether bonuses are too large or no longer needed, in the last step of the chain at `context`.
+        """Numbers that show whether bonuses are too large or no longer needed, in the last step of the chain at `context`.
 
-        Without `full`, what takes a look at all pairs is left out.
+        Without `full`, those that need a pass over all pairs are left out.
         """
         if self.steps == 0 or self.episode < self.rule.forced or self.backend == "numpy":
             return Diagnostics()
@@ -251,7 +251,7 @@ class ChainAgent(OracleAgent):
         return diagnose(self, chain, lane, context, full=full)
 
     def value(self, context: Any) -> float:
-        """The optimistic estimate of V(s_1) in the last step of the chain at `context`; 0 before any."""
+        """The optimistic estimate of V(s_1) in the last step of the chain at `context`; 0 before the first step."""
         if self.steps == 0 or self.episode < self.rule.forced:
             return 0.0
         if self.backend == "numpy":

@@ -1,4 +1,4 @@
-"""Numbers that tell whether an optimistic agent's bonuses are too large, too small, or no longer needed."""
+"""Diagnostics of whether an optimistic agent's bonuses are too large, too small, or no longer needed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NAN = float("nan")
 
 
 class Diagnostics(NamedTuple):
-    """Of the last step of a chain at one context; NaN where there is nothing of the kind.
+    """Diagnostics of the last step of a chain at one context; NaN if they do not apply.
 
     Attributes
     ----------
     truncated : float
         Share of the pairs whose estimate of Q is below 0 before max{0, .}: their bonuses hide the differences between actions.
-        0 beside plausible sets, whose bound is never below 0.
+        0 with plausible sets, whose bound is never below 0.
     truncated_played : float
-        The same, weighted by what the policy of the coming episode visits under the fit.
+        The same, weighted by the visits of the next episode's policy under the fit.
     vacuous_bonuses : float
-        Share of the pairs whose bonus is at least the greatest loss-to-go, H - h + 1 in layer h: such a bonus says nothing.
+        Share of the pairs whose bonus is at least the greatest loss-to-go, H - h + 1 in layer h.
     plausible_losses, plausible_dynamics : float
         Numbers of plausible candidates.
     hedge_bound : float
@@ -46,7 +46,7 @@ class Diagnostics(NamedTuple):
 
 
 def diagnose(agent: ChainAgent, chain: Chain, lane: int, context: Any, *, full: bool) -> Diagnostics:
-    """The diagnostics of a chain that has taken at least one step; without `full` those alone that cost next to nothing."""
+    """The diagnostics of a chain that has taken at least one step; without `full` only those that cost almost nothing."""
     fits = agent.history[chain.steps - 1]
     found: dict[str, float] = {}
     if chain.hedge is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .._support.checks import as_integer, as_number
+from .._support.checks import as_delta, as_integer, as_number
 from ..algorithm.rules import euc3rl_rule
 from ..model.layout import Layout
 from ..model.operations import Backend
@@ -20,15 +20,15 @@ __all__ = ["EUC3RL", "euc3rl_parameters"]
 class EUC3RL(ChainAgent):
     """Eluder-based counterfactual optimism: OPO's bonus with other visits, and a greedy policy step.
 
-    In episode t, for the context at hand, for k = 1..t: the bonus comes from the occupancies of the policies i < k, each
-    under its own fit P^i (*contemporaneous* dynamics); pi^k is the optimum of (f^k - bonus, P^k). pi^t is played. Unlike in
-    OPO-CMDP the newest fit enters this episode's policy.
+    In episode t, at its context, for k = 1..t: the bonus comes from the occupancies of the policies i < k, each
+    under its own fit P^i (*contemporaneous* dynamics), and pi^k is the optimum of (f^k - bonus, P^k). pi^t is played. Unlike
+    in OPO-CMDP, the newest fit enters this episode's policy.
 
-    What is known from the sources: the oracles (least squares, log loss), the form of the bonus, what the visits sum, the
-    optimization problem of each step. What is our reading, because the algorithm box was not available: the weight 2H of
-    the dynamics' bonus, V raised to 0 where it is below (optimism is not harmed; Q is not raised, as then all unexplored actions would
-    tie and the lowest index be played), ties to the lowest action, and the constants
-    below; `bonus_scale` multiplies them.
+    Taken from the sources: the oracles (least squares, log loss), the form of the bonus, the sum in the visits, and the
+    optimization problem of each step. The algorithm box was not available, so the following is our reading: the weight 2H of
+    the dynamics' bonus; V (but not Q) is raised to 0 where it is negative, which keeps optimism (if Q were raised, all
+    unexplored actions would tie, and the one with the lowest index would be played); ties go to the lowest action; and the
+    constants below, which `bonus_scale` multiplies.
 
     Parameters
     ----------
@@ -40,12 +40,12 @@ class EUC3RL(ChainAgent):
     delta : float
         Failure probability.
     eluder : float, optional
-        Eluder dimension of the dynamics class with respect to the squared Hellinger distance. Default: the least of
-        |P| and |S||A|, which bound it.
+        Eluder dimension of the dynamics class with respect to the squared Hellinger distance. Default: the smaller of
+        |P| and |S||A|, which are upper bounds.
     bonus_scale : float
         Factor on both betas.
     beta_loss, beta_dynamics : float, optional
-        Given by hand instead; the scale then does not apply to them.
+        Values by hand, to which the scale does not apply.
     action_mask, backend, memory
         See `ChainAgent`.
     """
@@ -91,14 +91,14 @@ def euc3rl_parameters(
 ) -> tuple[float, float]:
     """beta_loss and beta_dynamics of E-UC3RL.
 
-    Our derivation, not the paper's constants: beta_loss balances the two terms of the regret, T X / beta and
+    These constants are derived here, not taken from the paper: beta_loss balances the two terms of the regret, T X / beta and
     beta |S||A| log(T+1), with X = H^6 d L, d the Eluder dimension and L = log(128 T^4 H |F||P| / delta^2) as in OPO-CMDP;
-    beta_dynamics = beta_loss / sqrt(2H), the same ratio as in OPO-CMDP. With them the rate is that of the paper,
+    beta_dynamics = beta_loss / sqrt(2H), the same ratio as in OPO-CMDP. They give the paper's rate,
     H^3 sqrt(T |S||A| d L).
     """
     check_layout(layout)
     episodes = as_integer(episodes, "episodes", least=1, most=10**100)
-    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+    delta = as_delta(delta)
     n_losses = as_number(loss_class_size, "loss_class_size", least=1.0)
     n_dynamics = as_number(dynamics_class_size, "dynamics_class_size", least=1.0)
     pairs = layout.n_states * layout.n_actions

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_number
+from .._support.checks import as_delta, as_number
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError
@@ -26,13 +26,13 @@ __all__ = ["LOLIPOP"]
 
 Array = npt.NDArray[Any]
 LARGEST = 1 << 24
-"""Largest |S_h||A| times the number of transitions: the work of covering a layer at one context."""
+"""Limit on |S_h||A| times the number of transitions, the work of covering a layer at one context."""
 DINKELBACH = 30
-"""Iterations after which the search for a ratio ends; it converges faster than quadratically, mostly in three to six."""
+"""Iterations after which Dinkelbach's method stops; it converges superlinearly, usually in three to six iterations."""
 
 
 class _Segment:
-    """The data and fits of one segment: those that the model of one layer comes from."""
+    """The data and fits of one segment, which give the model of one layer."""
 
     def __init__(self, agent: LOLIPOP) -> None:
         layout, mask = agent.layout, agent.action_mask
@@ -48,12 +48,12 @@ class _Segment:
         self.dynamics_oracle.observe(trajectory)
 
     def close(self) -> None:
-        """Fit, once, at the end."""
+        """Fit once, at the end of the segment."""
         self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
 
 
 class _Cover(NamedTuple):
-    """The policies of a segment at a context."""
+    """The cover of a segment at a context."""
 
     actions: Array
     """One action per state, shape (number of policies, n_states)."""
@@ -63,49 +63,50 @@ class _Cover(NamedTuple):
 class LOLIPOP(BaseAgent):
     """Layerwise exploration with a cover of policies and inverse gap weighting; few oracle and planning calls.
 
-    Epoch m has H segments of 2^(m-1) episodes. Segment (m, h) gathers data for layer h: at a context,
+    Epoch m has H segments of 2^(m-1) episodes. Segment (m, h) collects data for layer h. At a context,
 
-    * pi* is the optimum of the last epoch's model M_{m-1}, reg(pi) = V^pi - V^pi* in it;
-    * for each pair of layer h, pi^{s,a} is the policy of greatest d^h(s, a; pi) / (|S_h||A| + eta_m reg(pi)), d^h being
-      its occupancy by the trusted transitions of this epoch's earlier segments (Dinkelbach's method: a few backward
-      inductions);
+    * pi* is the optimum of the last epoch's model M_{m-1}, and reg(pi) = V^pi - V^pi* in it;
+    * for each pair of layer h, pi^{s,a} is the policy with the greatest d^h(s, a; pi) / (|S_h||A| + eta_m reg(pi)), where
+      d^h is its occupancy under the trusted transitions of this epoch's earlier segments (Dinkelbach's method: a few
+      backward inductions);
     * a policy of the cover {pi*} and {pi^{s,a}} is drawn with probability 1 / (lambda + eta_m reg(pi)) and played.
 
-    At the end of the segment its own data give layer h of M_m. A transition (s, a, s') of layer h is trusted where
-    max_pi d^h(s, a; pi) P_m(s'|s, a) >= 1 / zeta_m; the other mass is lost.
+    At the end of the segment its own data give layer h of M_m. A transition (s, a, s') of layer h is trusted if
+    max_pi d^h(s, a; pi) P_m(s'|s, a) >= 1 / zeta_m; the remaining probability is dropped.
 
-    What is known from the sources: epochs and segments by layer, the cover with pi*, inverse gap weighting, that trusted
-    occupancies exist, the numbers of calls. Our reading, because equations and constants were not available: equal
+    Taken from the sources: epochs and segments by layer, the cover with pi*, inverse gap weighting, the existence of trusted
+    occupancies, and the numbers of calls. Equations and constants were not available, so the following is our reading: equal
     segments, epochs that double, the form of the ratio (that of policy-cover inverse gap weighting by Foster, Kakade,
     Qian and Rakhlin), the trust threshold, and the rates
 
         eta_m = sqrt(n / (H^6 S^2 |A| L)),  zeta_m = sqrt(n / (H^4 |A| L)),  L = log(|F||P| H m / delta)
 
-    with n episodes in the segments that made the model and S the size of the largest layer; `eta_scale` and
-    `trust_scale` multiply them. Three deviations: an oracle takes the whole episodes of its segment, where the paper
-    takes the steps of layer h (the guarantee of layer h is the same); losses are fitted by least squares, where the
-    paper fits their distribution; and the ratio mixes two models, which is no model, so that its regret is taken in a
-    hybrid one: trusted transitions below layer h, M_{m-1} from there on, lost mass losing 1 in every step.
+    with n the number of episodes in the segments that made the model and S the size of the largest layer; `eta_scale` and
+    `trust_scale` multiply them. There are three deviations. An oracle learns from the whole episodes of its segment, where the
+    paper uses only the steps of layer h (the guarantee of layer h is the same). Losses are fitted by least squares, where the
+    paper fits their distribution. The ratio mixes two models, which is not itself a model, so its regret is computed in a
+    hybrid one: trusted transitions in the layers before h, M_{m-1} from there on, and a loss of 1 in every step for the
+    dropped probability.
 
     Parameters
     ----------
     layout : Layout
     loss_class, dynamics_class
-        Function classes: each segment has oracles of its own.
+        Function classes: each segment has its own oracles.
     delta : float
         Failure probability.
     eta_scale, trust_scale : float
-        Factors on eta_m (more is greedier) and zeta_m (more trusts sooner).
+        Factors on eta_m (larger is greedier) and zeta_m (larger trusts sooner).
     seed : int
-        Keys the stream that draws from the cover.
+        Seed of the stream that draws from the cover.
     action_mask : array_like of bool (n_states, A), optional
 
     Attributes
     ----------
     epoch, layer : int
-        Of the coming episode; the layer is counted from 0.
+        Those of the next episode; the layer is counted from 0.
     oracle_calls : int
-        Fits so far, of losses and dynamics together.
+        Number of fits so far, of losses and dynamics together.
     """
 
     name = "LOLIPOP"
@@ -130,15 +131,15 @@ class LOLIPOP(BaseAgent):
                     f"{name} is a {type(given).__name__}: a function class with oracle(...) is needed, one oracle for each segment"
                 )
         self.loss_class, self.dynamics_class = loss_class, dynamics_class
-        self.delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+        self.delta = as_delta(delta)
         self.eta_scale, self.trust_scale = as_number(eta_scale, "eta_scale"), as_number(trust_scale, "trust_scale")
         self.log_size = sum(math.log(as_number(getattr(c, "size", 1.0), "size", least=1.0)) for c in (loss_class, dynamics_class))
         sizes, a = layout.layer_sizes, layout.n_actions
         work = max(sizes) * a * sum(n * a * following for n, following in pairwise(sizes))
         if work > LARGEST:
             raise OpoError(
-                f"layout is {layout!r}: LOLIPOP plans for each pair of a layer at each context, {work:.1e} operations in a pass; "
-                f"at most {LARGEST:.1e} are done"
+                f"layout is {layout!r}: LOLIPOP plans for each pair of a layer at each context, which takes {work:.1e} operations a pass; "
+                f"at most {LARGEST:.1e} are allowed"
             )
         self.streams = Streams(seed, 1)
         self.allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
@@ -146,16 +147,17 @@ class LOLIPOP(BaseAgent):
         self.epoch = 1
         self.before = [_Segment(self) for _ in range(layout.horizon)]
         self.now = [_Segment(self)]
+        self._played = 0
         self._covers: LRU[_Cover] = LRU(PLANS)
 
     @property
     def layer(self) -> int:
-        """Layer whose data the coming episode adds to, counted from 0."""
+        """Layer for which the next episode adds data, counted from 0."""
         return len(self.now) - 1
 
     @property
     def length(self) -> int:
-        """Episodes of a segment of this epoch."""
+        """Number of episodes in a segment of this epoch."""
         return int(1 << (self.epoch - 1))
 
     def _rate(self, n: int, power: int, sizes: float) -> float:
@@ -164,18 +166,18 @@ class LOLIPOP(BaseAgent):
 
     @property
     def eta(self) -> float:
-        """eta_m; 0 in the first epoch, which has no model to be greedy on."""
+        """eta_m; 0 in the first epoch, which has no model yet."""
         if self.epoch == 1:
             return 0.0
         return self.eta_scale * self._rate(self.length // 2, 6, float(max(self.layout.layer_sizes) ** 2))
 
     @property
     def zeta(self) -> float:
-        """zeta_m: transitions of probability 1 / zeta_m and more are trusted."""
+        """zeta_m: transitions with probability at least 1 / zeta_m are trusted."""
         return self.trust_scale * self._rate(self.length, 4, 1.0)
 
     def policy(self, context: Any) -> Array:
-        """The policy drawn for the coming episode at `context`: one of the cover, by a uniform that its number fixes."""
+        """The policy drawn from the cover for the next episode at `context`; the draw depends only on seed and episode."""
         actions, probabilities = self.cover(context)
         u = self.streams.uniforms("agent", self.episode)[0]
         i = min(int(np.searchsorted(np.cumsum(probabilities), u, side="right")), len(actions) - 1)
@@ -195,7 +197,7 @@ class LOLIPOP(BaseAgent):
         self.now[-1].learn(trajectory)
 
     def observe(self, trajectory: Trajectory) -> None:
-        """Add one episode to this segment's data; at its end, fit. A bad trajectory changes nothing."""
+        """Add one episode to this segment's data, and fit at the segment's end. A bad trajectory changes nothing."""
         super().observe(trajectory)
         self._played += 1
         if self._played < self.length:
@@ -207,8 +209,6 @@ class LOLIPOP(BaseAgent):
             self.before, self.now = self.now, []
             self.epoch += 1
         self.now.append(_Segment(self))
-
-    _played = 0
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class LOLIPOP(BaseAgent):
         """Trusted transitions of the layers before this segment's, from this epoch's own fits."""
         layout, trusted = self.layout, list[Array]()
         for h in range(self.layer):
-            # Row s: the greatest probability to get from s to each state of layer h.
+            # Row s: the greatest probability of getting from s to each state of layer h.
             reach: Array = np.eye(layout.layer_sizes[h])
             for j in reversed(range(h)):
                 ahead = trusted[j] @ reach
@@ -275,7 +275,7 @@ class LOLIPOP(BaseAgent):
         return trusted
 
     def _coverers(self, context: Any, losses: list[Array], best: Array, values: list[Array], q_target: Array) -> list[Array]:
-        """pi^{s,a} of each pair of the layer that some policy reaches by trusted transitions; Dinkelbach's method."""
+        """pi^{s,a} of each pair of the layer that some policy reaches by trusted transitions, by Dinkelbach's method."""
         layout, target, eta = self.layout, self.layer, self.eta
         trusted = self._trusted(context)
         lost = [1.0 - p.sum(axis=-1) for p in trusted]
@@ -307,7 +307,7 @@ class LOLIPOP(BaseAgent):
     def _search(
         self, pairs: Array, weight: Array, losses: list[Array], best: Array, trusted: list[Array], lost: list[Array], q_target: Array
     ) -> tuple[Array, Array, Array]:
-        """For each pair the policy of greatest d(s, a) - weight V in the hybrid model, with its d and V at the start."""
+        """For each pair the policy with the greatest d(s, a) - weight V in the hybrid model, and its d and V at the start."""
         layout, target, k = self.layout, self.layer, len(pairs)
         actions = np.tile(best, (k, 1))
         rows = np.arange(k)[:, None]
@@ -367,7 +367,7 @@ class LOLIPOP(BaseAgent):
 
 
 def _weights(gaps: Array) -> Array:
-    """1 / (lambda + gap), lambda such that they sum to 1: between 1 and the number of policies, since the least gap is 0."""
+    """1 / (lambda + gap) with lambda such that they sum to 1; it lies between 1 and the number of policies, as the least gap is 0."""
     low, high = 1.0, float(gaps.size)
     while high - low > 1e-14 * high:
         middle = (low + high) / 2

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy.typing as npt
 
-from .._support.checks import as_integer, as_number, shown
+from .._support.checks import as_delta, as_integer, shown
 from ..algorithm.parameters import parameters
 from ..algorithm.rules import ChainRule, opo_rule
 from ..algorithm.self_tuning import self_tuning_rule
@@ -24,17 +24,18 @@ __all__ = ["OPO", "Tuning"]
 
 Tuning = Literal["auto", "theory"]
 PATIENCE = 100
-"""Episodes after which an agent at the theory's constants says that its policy is uniform."""
+"""Number of episodes after which an agent at the theory's constants warns that its policy is still uniform."""
 
 
 class OPO(ChainAgent):
     """Optimistic policy optimization for contextual MDPs with offline regression oracles (paper, Algorithm 1).
 
-    Episode t plays pi^t, built at the context from the fits 1..t-1, and then fits anew on all trajectories.
+    Episode t plays pi^t, built at the context from the fits 1..t-1, and then fits again on all trajectories.
 
-    It needs no parameter. Where the oracles tell what the data leave plausible, as most of this package's do, Q is the greater of
-    Algorithm 1's estimate and of a bound over all that is plausible, and the learning rate of the exponential weights is AdaHedge's
-    (see `opo_fast.algorithm.self_tuning`). Other oracles get a bonus with normalised constants.
+    It needs no parameters. If both oracles have plausible sets, as most of this package's do, Q is the greater of
+    Algorithm 1's estimate and a bound over all plausible models, and the learning rate of the exponential weights is AdaHedge's
+    (see `opo_fast.algorithm.self_tuning`). If one of them has none, as the scikit-learn classes, it uses the paper's bonus with
+    normalised constants, for which no bound is proved: where exploration is hard, such an agent may learn little.
 
     Parameters
     ----------
@@ -42,17 +43,17 @@ class OPO(ChainAgent):
     loss_class, dynamics_class
         Function classes (`FiniteLossClass`, `FiniteDynamicsClass`, ...) or oracles.
     tuning : {"auto", "theory"}, optional
-        "theory" is Algorithm 1 to the letter with the parameters of the main theorem, which keep the policy uniform at any practical
-        T. Default: "auto", or by hand where one of the factors and parameters below is given.
+        "theory" is Algorithm 1 with the parameters of the main theorem, which keep the policy uniform at any practical
+        T. Default: "auto", or by hand if one of the factors or parameters below is given.
     episodes : int, optional
         T of the theory's parameters. Needed for "theory", and by hand unless eta, beta_loss and beta_dynamics are all given.
-        Without it "auto" takes the number of the episode, rounded up to a power of two.
+        Without it "auto" uses the number of the episode, rounded up to a power of two.
     delta : float
-        Failure probability: of the theory's parameters, and of the plausible sets, half for each class.
+        Failure probability, in [1e-100, 1): of the theory's parameters, and of the plausible sets, half for each class.
     bonus_scale, eta_scale : float, optional
-        By hand: factors on the theory's betas and eta, 1 where not given.
+        By hand: factors on the theory's betas and eta; 1 if not given.
     eta, beta_loss, beta_dynamics : float, optional
-        By hand, instead of the theory's; the scales then do not apply to them.
+        By hand, instead of the theory's values; the scales do not apply to them.
     action_mask, backend, memory
         See `ChainAgent`.
 
@@ -60,14 +61,14 @@ class OPO(ChainAgent):
     ----------
     tuning : {"auto", "theory", "by hand"}
     eta, beta_loss, beta_dynamics : float or None
-        As used; None where they change from step to step ("auto").
+        The values in use; None if they change from step to step ("auto").
     class_sizes : dict
-        |F| and |P|, as the theory's parameters take them.
+        |F| and |P| in the theory's parameters.
 
     Raises
     ------
     OpoError
-        On parameters out of range; in `policy` and `observe` on models and trajectories that are not valid.
+        On parameters out of range; in `policy` and `observe` on invalid models and trajectories.
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class OPO(ChainAgent):
         given = {"eta": eta, "beta_loss": beta_loss, "beta_dynamics": beta_dynamics}
         by_hand = [name for name, value in {**scales, **given}.items() if value is not None]
         if tuning is not None and by_hand:
-            raise OpoError(f"tuning is {tuning!r} and {by_hand[0]} is given: one of the two is needed")
+            raise OpoError(f"tuning is {tuning!r} and {by_hand[0]} is given: leave one of the two out")
         self.tuning = "by hand" if by_hand else tuning or "auto"
+        delta = as_delta(delta)
         self.eta: float | None = None
         self.beta_loss: float | None = None
         self.beta_dynamics: float | None = None
@@ -110,7 +112,7 @@ class OPO(ChainAgent):
         super().__init__(layout, losses, dynamics, rule, action_mask=action_mask, backend=backend, memory=memory)
 
     def observe(self, trajectory: Trajectory) -> None:
-        """See `ChainAgent.observe`. Once, after `PATIENCE` episodes in which the theory's bonuses kept the policy uniform, it says so."""
+        """See `ChainAgent.observe`. Warns once, after `PATIENCE` episodes in which the theory's bonuses kept the policy uniform."""
         super().observe(trajectory)
         if self.tuning == "theory" and self.episode == PATIENCE:
             betas, h = self.rule.bonus(self.steps), self.layout.horizon
@@ -119,14 +121,14 @@ class OPO(ChainAgent):
             if least >= h * (1 + 1e-6):
                 warnings.warn(
                     f"after {PATIENCE} episodes every bonus is still above the greatest loss-to-go {h}, so the policy is uniform: the "
-                    "theory's constants need more episodes than are practical; leave out tuning to learn",
+                    "theory's constants need more episodes than is practical; leave out tuning to learn",
                     stacklevel=2,
                 )
 
     def _given(
         self, layout: Layout, episodes: int | None, given: dict[str, float | None], theory: Callable[[int], Iterable[float]]
     ) -> ChainRule:
-        """The rule with the parameters of the theorem or by hand."""
+        """The rule with the theorem's parameters or those given by hand."""
         eta, beta_loss, beta_dynamics = self._parameters(episodes, given, theory)
         self.eta, self.beta_loss, self.beta_dynamics = eta, beta_loss, beta_dynamics
         return opo_rule(layout, eta, beta_loss, beta_dynamics)
@@ -134,8 +136,7 @@ class OPO(ChainAgent):
     def _self_tuning(
         self, layout: Layout, episodes: int | None, sizes: dict[str, float], delta: float, oracles: tuple[Any, Any]
     ) -> ChainRule:
-        """The rule without parameters, and plausible sets in the oracles that can keep them."""
-        delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+        """The self-tuning rule; tells the oracles to keep plausible sets if both can."""
         self.planned = None if episodes is None else as_integer(episodes, "episodes", least=1, most=10**100)
         plausible = all(hasattr(oracle, "keep_plausible") for oracle in oracles)
         if plausible:

@@ -1,4 +1,4 @@
-"""What agents share that learn through regression oracles: the data, the fits, and the models that the fits give."""
+"""Common parts of agents that learn through regression oracles: data, fits, and the models of the fits."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = ["OracleAgent", "dynamics_oracle", "loss_oracle", "make_oracle"]
 
 Array = npt.NDArray[Any]
 PLANS = 1 << 26
-"""Bytes of plans that an agent keeps for contexts that return under the same fits."""
+"""Bytes of plans that an agent caches for contexts that occur again under the same fits."""
 
 
 class OracleAgent(BaseAgent):
-    """An agent with a loss oracle and a dynamics oracle, which fit anew after every episode.
+    """An agent with a loss oracle and a dynamics oracle, which fit again after every episode.
 
     Parameters
     ----------
     layout : Layout
     loss_class, dynamics_class
-        A function class (anything with ``oracle(layout, action_mask)``), or an oracle that this agent then owns.
+        A function class (any object with ``oracle(layout, action_mask)``), or an oracle that then belongs to this agent.
     action_mask : array_like of bool (n_states, A), optional
     backend : {"numba", "numpy"}
 
@@ -48,9 +48,9 @@ class OracleAgent(BaseAgent):
     fits : tuple
         The fits of losses and dynamics on all data so far.
     first_fits : tuple
-        Those from before the first episode.
+        The fits before the first episode.
     held_out : tuple of float
-        Sum of squared errors and of -log P along the last observed trajectory, under the fits from before it.
+        Sum of squared errors and of -log P along the last observed trajectory, under the fits before it.
     """
 
     def __init__(
@@ -80,28 +80,28 @@ class OracleAgent(BaseAgent):
         return [("loss_oracle", self.loss_oracle), ("dynamics_oracle", self.dynamics_oracle)]
 
     def own_oracles(self) -> None:
-        """Make the oracles this agent's; one that another agent has learned with is refused."""
+        """Claim the oracles for this agent; one with which another agent has learned is refused."""
         for name, oracle in self._oracles():
             take(oracle, name, self._mark)
 
     def warm_start(self, trajectories: Any, *, progress: bool | None = None) -> None:
-        """Let the oracles learn from logged trajectories before the first episode, from all of them or from none.
+        """Let the oracles learn from logged trajectories before the first episode, from all of them or none.
 
-        The first models (f^1, P^1) are then the fits on the log; the agent still stands before episode 1.
+        The first models (f^1, P^1) are then the fits on the log; the number of observed episodes stays 0.
 
         Parameters
         ----------
         trajectories : TrajectoryLog or sequence of Trajectory
         progress : bool, optional
-            A bar. Default: on a terminal and in a notebook, once two seconds have passed.
+            Whether to show a progress bar. Default: on a terminal and in a notebook, after two seconds.
 
         Raises
         ------
         OpoError
-            An empty log, a bad trajectory, or an agent that has observed an episode.
+            On an empty log, a bad trajectory, or an agent that has observed an episode.
         """
         if self.episode:
-            raise OpoError(f"warm_start comes before the first episode: this agent has observed {self.episode}")
+            raise OpoError(f"warm_start was called after {self.episode} episodes: call it before the first one")
         log = TrajectoryLog.of(self.layout, trajectories, self.action_mask)
         self.own_oracles()
         oracles = (self.loss_oracle, self.dynamics_oracle)
@@ -124,12 +124,12 @@ class OracleAgent(BaseAgent):
         self.first_fits = self.fits
 
     def observe(self, trajectory: Trajectory) -> None:
-        """Add one episode to both oracles and refit; a bad trajectory changes nothing."""
+        """Add one episode to both oracles and fit again; a bad trajectory changes nothing."""
         super().observe(trajectory)
         self._refit()
 
     def _refit(self) -> None:
-        """Take the oracles' fits on all data so far."""
+        """Set the fits to those on all data so far."""
         self.fits = self.loss_oracle.fit(), self.dynamics_oracle.fit()
 
     def _learn(self, trajectory: Trajectory) -> None:
@@ -156,11 +156,11 @@ class OracleAgent(BaseAgent):
         return squared, log_loss(self.transitions(fit, trajectory.context).along(trajectory.states, trajectory.actions))
 
     def model(self, fits: tuple[Hashable, Hashable], context: Any) -> LayeredMDP:
-        """The model that a pair of fits gives at a context."""
+        """The model of a pair of fits at a context."""
         return LayeredMDP(self.layout, self.loss_oracle.losses(fits[0], context), self.transitions(fits[1], context))
 
     def plan(self, context: Any) -> Solution:
-        """The optimum of the newest fits at a context; asked once per context and pair of fits."""
+        """The optimum of the newest fits at a context; computed once per context and pair of fits."""
         key = (self.fits, context_key(context))
         found = self._plans.get(key)
         if found is None:
@@ -170,16 +170,16 @@ class OracleAgent(BaseAgent):
         return found
 
     def losses(self, fit: Hashable, context: Any) -> Array:
-        """Losses of a fit at a context, one per allowed pair."""
+        """Losses of a fit at a context, one number per allowed pair."""
         return self._rows(self.loss_oracle.losses(fit, context), Place("losses of fit {!r} at context {!r}", fit, context))
 
     def lower(self, version: Hashable, context: Any) -> Array:
-        """Least plausible losses at a context, one per allowed pair."""
+        """Least plausible losses at a context, one number per allowed pair."""
         return self._rows(self.loss_oracle.lower(version, context), Place("lower losses of version {!r} at context {!r}", version, context))
 
     def candidates_at(self, context: Any) -> tuple[Array, Array] | None:
-        """All loss candidates (n, n_states, A) and all dynamics candidates (m, transitions) at a context, the entries of dynamics
-        row after row; None where the classes cannot be listed so."""
+        """All loss candidates (n, n_states, A) and all dynamics candidates (m, transitions) at a context, each dynamics flat; None
+        unless both classes are finite and their candidates are dense and few."""
         asked = []
         for oracle in (self.loss_oracle, self.dynamics_oracle):
             told = oracle.candidates_at(context) if hasattr(oracle, "candidates_at") else None
@@ -189,15 +189,15 @@ class OracleAgent(BaseAgent):
         return asked[0], asked[1]
 
     def loss_candidates(self, version: Hashable) -> Array:
-        """Indices of the plausible losses of a version, where the class can be listed."""
+        """Indices of the plausible losses of a version, for a finite class."""
         return np.array(self.loss_oracle.candidates(version))
 
     def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
-        """The plausible dynamics of a version, or None where they cannot be listed."""
+        """The plausible dynamics of a version, or None unless the class is finite."""
         return tuple(self.dynamics_oracle.candidates(version)) if hasattr(self.dynamics_oracle, "candidates") else None
 
     def radius(self, version: Hashable, context: Any) -> Array:
-        """Total variation of plausible dynamics from the fit at a context, one per allowed pair."""
+        """Bound on the total variation between plausible dynamics and the fit at a context, one number per allowed pair."""
         return self._rows(self.dynamics_oracle.radius(version, context), Place("radius of version {!r} at context {!r}", version, context))
 
     def _rows(self, values: Any, where: Place) -> Array:
@@ -215,7 +215,7 @@ class OracleAgent(BaseAgent):
         )
 
     def settings(self) -> dict[str, Any]:
-        """See `BaseAgent.settings`; those of oracles that are not the package's are among them."""
+        """See `BaseAgent.settings`; includes the settings of oracles from outside the package."""
         return {**super().settings(), **self._foreign}
 
     def restore(self, state: State) -> None:
@@ -231,27 +231,27 @@ class OracleAgent(BaseAgent):
         restore_oracle(self.dynamics_oracle, "dynamics oracle", state)
         for prefix, oracle in (("loss oracle", self.loss_oracle), ("dynamics oracle", self.dynamics_oracle)):
             if getattr(oracle, "episodes", state["episode"]) < state["episode"]:
-                raise OpoError(f"state['episode'] is {state['episode']}: the {prefix} has seen {oracle.episodes} episodes only")
+                raise OpoError(f"state['episode'] is {state['episode']}, but the {prefix} has seen only {oracle.episodes} episodes")
         self._refit()
-        # Plans are kept by the numbers of fits, which belong to other data now.
+        # Plans are cached by the numbers of fits, which now belong to other data.
         self._plans = LRU(PLANS)
 
 
 def loss_oracle(source: Any, layout: Layout, action_mask: npt.ArrayLike | None) -> Any:
-    """A fresh oracle of a loss class, or the given oracle."""
+    """A new oracle of a loss class, or the given oracle."""
     return make_oracle(source, layout, as_mask(layout, action_mask), "loss_class", ("observe", "fit", "losses"))
 
 
 def dynamics_oracle(source: Any, layout: Layout, action_mask: npt.ArrayLike | None) -> Any:
-    """A fresh oracle of a dynamics class, or the given oracle."""
+    """A new oracle of a dynamics class, or the given oracle."""
     return make_oracle(source, layout, as_mask(layout, action_mask), "dynamics_class", ("observe", "fit", "transitions"))
 
 
 def make_oracle(source: Any, layout: Layout, action_mask: Array | None, name: str, methods: Sequence[str]) -> Any:
-    """A fresh oracle of a function class, or the given oracle; anything else is refused."""
+    """A new oracle of a function class, or the given oracle; anything else is refused."""
     if isinstance(source, type) and not isinstance(inspect.getattr_static(source, "oracle", None), (classmethod, staticmethod)):
         raise OpoError(f"{name} is the class {source.__name__} itself: an object of it, {source.__name__}(...), is needed")
-    # The attribute `oracle` of a scheduled oracle is the one that it schedules.
+    # A scheduled oracle has an attribute `oracle` too: its inner oracle.
     makes = callable(getattr(source, "oracle", None)) and not isinstance(source, ScheduledOracle)
     oracle = source.oracle(layout, action_mask) if makes else source
     missing = [method for method in methods if not callable(getattr(oracle, method, None))]

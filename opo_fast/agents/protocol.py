@@ -1,4 +1,4 @@
-"""What an agent is."""
+"""The protocol of agents."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Array = npt.NDArray[Any]
 
 @runtime_checkable
 class Agent(Protocol):
-    """A learner that `simulate` can run; `BaseAgent` has all of it but the policy.
+    """A learner that `simulate` can run; `BaseAgent` has all of these methods except the policy.
 
-    `simulate` itself needs ``policy`` and ``observe`` alone. An agent may also have
+    `simulate` itself only needs ``policy`` and ``observe``. Optional attributes:
 
     * ``saturation(context)``, the share of bonuses at their cap, and ``fits``, a pair of the current fits of losses and
       dynamics, which `simulate` records;
-    * ``lookahead``, how many coming contexts a call of ``prefetch`` usefully takes;
+    * ``lookahead``, the number of upcoming contexts that a call of ``prefetch`` can use;
     * ``planning_calls``, the number of backward inductions so far, which `compare` reports;
-    * ``value(context)``, its estimate of V(s_1) behind the coming policy;
-    * ``state()`` and ``restore(state)``, what is saved as arrays and plain values, for checkpoints; and ``chains()`` and
-      ``restore_chains(chains)``, caches that take long to build again.
+    * ``value(context)``, its estimate of V(s_1) for the next policy;
+    * ``state()`` and ``restore(state)``, for checkpoints, with arrays and plain values; and ``chains()`` and
+      ``restore_chains(chains)``, for caches that take long to rebuild.
     """
 
     layout: Layout
 
     def policy(self, context: Any) -> Array:
-        """The policy (n_states, A) of the coming episode at `context`. A pure query: asking changes nothing."""
+        """The policy (n_states, A) of the next episode at `context`. A pure query: it changes nothing."""
         ...
 
     def observe(self, trajectory: Trajectory) -> None:
@@ -42,13 +42,13 @@ class Agent(Protocol):
         ...
 
     def prefetch(self, contexts: Sequence[Any]) -> None:
-        """A hint: these contexts are about to be asked for, in this order. It never changes a result."""
+        """A hint that `policy` will be called for these contexts, in this order. It never changes a result."""
         ...
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that was learned to a file."""
+        """Write everything learned to a file."""
         ...
 
     def load(self, path: str | os.PathLike[str]) -> Any:
-        """Go on from what `save` wrote, in an agent built with the same arguments; returns the agent."""
+        """Restore what `save` wrote, in an agent built with the same arguments; returns the agent."""
         ...

@@ -25,25 +25,25 @@ from .tabular_opo import TabularOPO
 __all__ = ["AgentInfo", "info", "make", "names", "practical"]
 
 DRAWN = 32
-"""Contexts of an endless environment that are looked at for its minimum reachability."""
+"""Number of contexts drawn from an endless environment to compute its minimum reachability."""
 
 
 @dataclass(frozen=True)
 class AgentInfo:
-    """What a list of agents says of one.
+    """Description of one agent in the list.
 
     Attributes
     ----------
     name, summary : str
     factory : type
     takes : tuple of str
-        Which of layout, loss_class, dynamics_class, cmdp the constructor begins with.
+        Which of layout, loss_class, dynamics_class, cmdp are the first arguments of the constructor.
     practical : dict
         Keyword arguments of the practical setting: factors on the theory's values with which it learns.
     bandit : bool
-        Whether it is for H = 1 and one state alone.
+        Whether it is only for H = 1 and one state.
     fixed : tuple of str
-        What `OPO` takes and this agent sets itself.
+        Options of `OPO` that this agent sets itself.
     """
 
     name: str
@@ -56,7 +56,7 @@ class AgentInfo:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Keyword arguments of the agent's class, and of those that it hands ``**options`` on to."""
+        """Keyword arguments of the agent's class, and of the classes to which it passes ``**options``."""
         found: list[str] = []
         for function in [vars(kind)["__init__"] for kind in inspect.getmro(self.factory) if "__init__" in vars(kind)]:
             parameters = inspect.signature(function).parameters.values()
@@ -68,9 +68,8 @@ class AgentInfo:
 
 _MODEL = ("layout", "loss_class", "dynamics_class")
 _LOSS = ("layout", "loss_class")
-_COUNTS = {"bonus_scale": 1e-3, "eta_scale": 100.0}
 
-# Chosen by bench/tune_agents.py as the best on its environments, over grids of about the same size; OPO tunes itself.
+# Chosen by bench/tune_agents.py as the best on its environments, over grids of similar size; OPO tunes itself.
 _ENTRIES = [
     AgentInfo("opo", "OPO-CMDP, the paper's algorithm, self-tuning", OPO, _MODEL),
     AgentInfo("e-uc3rl", "Eluder-based counterfactual optimism, greedy planning", EUC3RL, _MODEL, {"bonus_scale": 3e-5}),
@@ -83,7 +82,7 @@ _ENTRIES = [
         ("layout",),
         {"bonus_scale": 0.01, "eta_scale": 20.0},
     ),
-    AgentInfo("uniform", "all actions alike", Uniform, ("layout",)),
+    AgentInfo("uniform", "all actions with equal probability", Uniform, ("layout",)),
     AgentInfo("greedy", "the optimum of the fitted model", Greedy, _MODEL),
     AgentInfo("epsilon-greedy", "greedy with a share of random actions that falls as t^(-1/3)", EpsilonGreedy, _MODEL, {"scale": 0.01}),
     AgentInfo(
@@ -114,7 +113,7 @@ _FILLED = ("episodes", "seed", "action_mask")
 
 
 def names(layout: Any = None) -> list[str]:
-    """Names of all agents; with a layout, of those that fit it."""
+    """Names of all agents; with a layout, of those that can be used with it."""
     if layout is not None:
         check_layout(layout)
     bandit = layout is None or layout.layer_sizes == (1,)
@@ -122,7 +121,7 @@ def names(layout: Any = None) -> list[str]:
 
 
 def info(name: str) -> AgentInfo:
-    """What is known of an agent."""
+    """The description of an agent."""
     instance(name, "agent", str, needed="the name of an agent")
     if name not in _BY_NAME:
         close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
@@ -132,7 +131,7 @@ def info(name: str) -> AgentInfo:
 
 
 def practical(name: str) -> dict[str, Any]:
-    """The practical setting of an agent: what `make` uses where nothing else is given."""
+    """The practical setting of an agent: the default in `make`."""
     return dict(info(name).practical)
 
 
@@ -146,29 +145,29 @@ def make(
     seed: int = 0,
     **options: Any,
 ) -> Any:
-    """An agent for an environment, in the practical setting where nothing else is given.
+    """Make an agent for an environment, by default in the practical setting.
 
     Parameters
     ----------
     name : str
         One of `names`.
     env : Environment
-        Anything with layout, loss_class, dynamics_class and action_mask; what an agent does not need may be missing.
+        Any object with layout, loss_class, dynamics_class and action_mask, as far as the agent needs them.
     episodes : int
         T.
     bonus_scale, eta_scale : float, optional
-        Factors on the theory's values, 1 being the theory; an agent without a bonus or a rate refuses them.
-        Default: the agent's practical setting. OPO tunes itself where neither is given; where one is, the other is that of
+        Factors on the theory's values, 1 being the theory; an agent without a bonus or a learning rate refuses them.
+        Default: the agent's practical setting. OPO tunes itself if neither is given; if one is, the other has its value in
         `opo_fast.analysis.PRACTICAL`.
     seed : int
-        Of agents that draw (LOLIPOP).
+        For agents that draw random numbers (LOLIPOP).
     **options
         Other arguments of the agent's class.
 
     Raises
     ------
     OpoError
-        An unknown agent or option, or an environment that the agent does not fit.
+        If the agent or an option is unknown, or the agent cannot be used in this environment.
     """
     entry = info(name)
     allowed = entry.options
@@ -177,11 +176,11 @@ def make(
     known = [key for key in allowed if key not in _FILLED]
     for key in options:
         if key not in known:
-            needed = f"one of {', '.join(known)} is needed" if known else "it has none"
-            raise OpoError(f"{key} is no option of agent {name!r}: {needed}")
+            needed = f"one of {', '.join(known)} is needed" if known else "it has no options"
+            raise OpoError(f"{key} is not an option of agent {name!r}: {needed}")
     given = {"episodes": episodes, "seed": seed, "action_mask": getattr(env, "action_mask", None), **entry.practical}
     if entry.factory is OPO:
-        # A power of two that grows with the episodes serves as well as their number, and a run may be made longer.
+        # Self-tuning OPO rounds the number of episodes up to a power of two as it goes, so its runs can be extended.
         del given["episodes"]
         if {"eta", "beta_loss", "beta_dynamics", *scales} & set(options) or options.get("tuning") == "theory":
             given["episodes"] = episodes
@@ -202,7 +201,7 @@ def make(
 
 
 def _contexts(env: Any) -> Any:
-    """All contexts of an environment, or some that are drawn where they are endless."""
+    """All contexts of an environment, or some drawn ones if they are endless."""
     listed = listed_contexts(env)
     if listed is not None:
         return listed

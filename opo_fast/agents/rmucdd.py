@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import as_integer, as_items, as_number, having
+from .._support.checks import as_delta, as_integer, as_items, as_number, having
 from ..algorithm.rules import rmucdd_rule
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
@@ -24,26 +24,26 @@ __all__ = ["RMUCDD", "minimum_reachability", "rmucdd_parameters"]
 
 Array = npt.NDArray[Any]
 BLOCK = 1 << 22
-"""Numbers in a block of backward inductions."""
+"""Entries of a block in the backward inductions."""
 
 
 class RMUCDD(ChainAgent):
-    """Optimism from counted actions, where every policy reaches every state with probability p_min at least.
+    """Optimism from counted actions, if every policy reaches every state with probability at least p_min.
 
-    Episodes 1..|A| play each action once in every state. In episode t after them, for k = |A|+1..t, with n(s, a) one more
-    than the number of policies i < k of this replay that choose a in s:
+    Episodes 1..|A| play each action once in every state. In each later episode t, at its context, a chain is built for
+    k = |A|+1..t. Let n(s, a) be one plus the number of policies i < k of this chain that choose a in s:
 
         b_loss = min{1, kappa_loss / (2 p_min n)},  b_dynamics = H min{2, sqrt|S_{h+1}| kappa_dynamics / (2 p_min n)}
 
-    and pi^k is the optimum of (f^k - b_loss - b_dynamics, P^k). pi^t is played. No occupancy is ever computed: counted
-    actions stand for it, because a pair is visited with probability p_min pi(a|s) at least.
+    and pi^k is the optimum of (f^k - b_loss - b_dynamics, P^k). pi^t is played. Occupancies are never computed: counted
+    actions replace them, because a pair is visited with probability at least p_min pi(a|s).
 
-    What is known from the sources: least-squares oracles for losses *and* dynamics, the assumption, counted actions in the
-    place of occupancies, the rate. The rest is a reconstruction, because the algorithm box was not available: the first
-    |A| episodes and the greedy replay are those of UCCB (Xu and Zeevi), the template of the method; the bonus and its
+    Taken from the sources: least-squares oracles for losses *and* dynamics, the assumption, counted actions instead of
+    occupancies, and the rate. The algorithm box was not available, so the rest is a reconstruction: the first
+    |A| episodes and the greedy chain are those of UCCB (Xu and Zeevi), the template of the method; the bonus and its
     constants are derived below, and `bonus_scale` multiplies them. In the last layer the dynamics is known (the end
-    state follows), so that it has no bonus there. The least Q is looked for before V is raised to 0, so that unexplored
-    actions do not tie. With masks, a state with fewer actions goes through them in turn.
+    state follows), so it has no bonus there. The least Q is chosen before V is raised to 0, so that unexplored
+    actions do not tie. With masks, a state with fewer actions cycles through them.
 
     Parameters
     ----------
@@ -54,15 +54,15 @@ class RMUCDD(ChainAgent):
         A class with ``squared_oracle(layout, action_mask)``, such as `FiniteDynamicsClass`, or a least-squares oracle.
     p_min : float
         Minimum reachability, in [0, 1]; `minimum_reachability` computes it from a true model. At 0 the assumption fails:
-        a warning is given, and one over the size of the largest layer (no p_min is larger) stands in for it.
+        there is a warning, and the largest possible value, 1 / (size of the largest layer), is used instead.
     episodes : int, optional
         T of the parameters; needed unless both kappas are given.
     delta : float
         Failure probability.
     bonus_scale : float
-        Factor on both kappas. With 1 / sqrt(p_min) the dependence on p_min is that of the paper's rate.
+        Factor on both kappas. With 1 / sqrt(p_min) the regret depends on p_min as in the paper's rate.
     kappa_loss, kappa_dynamics : float, optional
-        Given by hand instead; the scale then does not apply to them.
+        Values by hand, to which the scale does not apply.
     action_mask, backend, memory
         See `ChainAgent`.
     """
@@ -91,7 +91,7 @@ class RMUCDD(ChainAgent):
             p_min = 1.0 / max(layout.layer_sizes)
             warnings.warn(
                 "p_min is 0: some policy never reaches some state, so RM-UCDD's assumption and regret bound do not hold; "
-                f"{p_min:.3g} stands in for it",
+                f"{p_min:.3g} is used instead",
                 stacklevel=2,
             )
         sizes, self.p_min = sizes_of(loss_class, dynamics_class), p_min
@@ -106,12 +106,13 @@ class RMUCDD(ChainAgent):
 
 
 class _LeastSquares:
-    """The least-squares side of a dynamics class."""
+    """A dynamics class whose oracle fits by least squares."""
 
     def __init__(self, dynamics_class: Any) -> None:
         if not hasattr(dynamics_class, "squared_oracle"):
             raise OpoError(
-                f"dynamics_class is a {type(dynamics_class).__name__} without squared_oracle(...): RM-UCDD fits dynamics by least squares"
+                f"dynamics_class is a {type(dynamics_class).__name__} without squared_oracle(...), by which RM-UCDD fits dynamics: a class "
+                "with it, such as FiniteDynamicsClass, is needed"
             )
         self.oracle = dynamics_class.squared_oracle
 
@@ -128,14 +129,14 @@ def rmucdd_parameters(
 ) -> tuple[float, float]:
     """kappa_loss and kappa_dynamics of RM-UCDD.
 
-    Our derivation: the true visits are at least p_min n(s, a), so q |error| <= q kappa / (2 p_min n) + p_min n error^2 /
-    (2 kappa). Summed, the first part is at most kappa |S||A| (1 + log T) / (2 p_min), the second the oracle's error over
-    2 kappa in each episode. kappa = sqrt(p_min T eps / (|S||A| log(T+1))) balances them, with eps = 68 H log(2 T^3 |F| /
-    delta) for losses (OPO paper, Corollary 4.2) and the same with |P| for dynamics.
+    These constants are derived here: the true visits are at least p_min n(s, a), so q |error| <= q kappa / (2 p_min n) +
+    p_min n error^2 / (2 kappa). Summed, the first part is at most kappa |S||A| (1 + log T) / (2 p_min), the second the
+    oracle's error over 2 kappa in each episode. kappa = sqrt(p_min T eps / (|S||A| log(T+1))) balances them, with
+    eps = 68 H log(2 T^3 |F| / delta) for losses (OPO paper, Corollary 4.2) and the same with |P| for dynamics.
     """
     check_layout(layout)
     episodes = as_integer(episodes, "episodes", least=1, most=10**100)
-    delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+    delta = as_delta(delta)
     p_min = as_number(p_min, "p_min", most=1.0)
     scale = as_number(bonus_scale, "bonus_scale") * math.sqrt(
         p_min * episodes / (layout.n_states * layout.n_actions * math.log(episodes + 1))
@@ -148,18 +149,18 @@ def rmucdd_parameters(
 
 
 def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> float:
-    """The least probability, over states, contexts and policies, to reach a state: the true p_min of an environment.
+    """The true p_min of an environment: the least probability of reaching a state, over states, contexts and policies.
 
     Parameters
     ----------
     model : LayeredMDP or ContextualMDP
     contexts : iterable, optional
-        Of a contextual model. Default: all, where it has finitely many.
+        Contexts of a contextual model. Default: all, if there are finitely many.
 
     Returns
     -------
     float
-        By one backward induction for each state, many states of a layer at once; 0 as soon as some state can be avoided.
+        Computed by one backward induction per state, for many states of a layer at once; 0 if some state can be avoided.
     """
     if isinstance(model, LayeredMDP):
         return _minimum_reachability(model)
@@ -167,7 +168,7 @@ def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> f
     if contexts is None:
         contexts = listed_contexts(model)
         if contexts is None:
-            raise OpoError("contexts is missing: this environment does not list its contexts")
+            raise OpoError("contexts is missing: this environment does not list its contexts, so pass those to consider")
     least = 1.0
     for context in as_items(contexts, "contexts", "contexts"):
         least = min(least, _minimum_reachability(model.mdp(context)))
@@ -177,7 +178,7 @@ def minimum_reachability(model: Any, contexts: Iterable[Any] | None = None) -> f
 
 
 def listed_contexts(cmdp: Any) -> Any:
-    """All contexts of an environment, or None where it does not list them."""
+    """All contexts of an environment, or None if it does not list them."""
     contexts = getattr(cmdp, "contexts", None)
     if contexts is None and hasattr(cmdp, "mdps") and len(cmdp.mdps):
         return range(len(cmdp.mdps))
@@ -192,7 +193,7 @@ def _minimum_reachability(mdp: LayeredMDP) -> float:
     for target in range(1, layout.horizon):
         size = layout.layer_sizes[target]
         for first in range(0, size, together):
-            # Row s of `reach`: the least probabilities to get from s to some states of the target layer.
+            # Row s of `reach`: the least probabilities of getting from s to some states of the target layer.
             reach: Array = np.eye(size, min(together, size - first), -first)
             for h in range(target - 1, -1, -1):
                 array = arrays[h] if sp.issparse(arrays[h]) else np.reshape(arrays[h], (-1, reach.shape[0]))

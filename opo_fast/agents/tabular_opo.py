@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_bool, as_integer, as_number
+from .._support.checks import as_bool, as_delta, as_integer, as_number
 from .._support.fields import Fields
 from .._support.state import decode, encode
 from ..errors import OpoError
@@ -26,7 +26,7 @@ LARGEST = 1 << 28
 
 
 class _Table:
-    """What is known of one context: counts, mean losses, frequencies of next states, and the policy."""
+    """Statistics of one context: counts, mean losses, frequencies of next states, and the policy."""
 
     def __init__(self, agent: TabularOPO) -> None:
         n_rows = agent.start.size
@@ -39,9 +39,9 @@ class _Table:
 
 
 class TabularOPO(BaseAgent):
-    """Optimistic policy optimization in the stochastic setting, with tables of counts in the place of oracles.
+    """Optimistic policy optimization in the stochastic setting, with tables of counts instead of oracles.
 
-    After each episode of a context, with the statistics of the episodes before it:
+    After each episode at a context, with the statistics of the earlier episodes:
 
         Q_h = max{0, mean loss - b + sum_{s'} frequency(s') V_{h+1}(s')},  V_h = <pi, Q_h>,  pi <- pi exp(-eta Q), normalised
 
@@ -50,21 +50,21 @@ class TabularOPO(BaseAgent):
         b_loss = sqrt(2 log(2 |S||A| K H / delta') / max(n, 1)),  delta' = delta / 3
         b_dynamics = H sqrt(4 |S_{h+1}| log(3 |S||A| K H / delta') / max(n, 1)).
 
-    The loop, the clip at 0 and the step size are those of the paper. The constants of b are from memory of it; that they
-    are valid follows from the inequalities of Hoeffding and Weissman. In layered models the next state is one of
-    |S_{h+1}|, and after the last layer it is known, so that there b_dynamics is 0 (our reading).
+    The loop, the clip at 0 and the step size are those of the paper. The constants of b are quoted from memory; they are
+    valid by the inequalities of Hoeffding and Weissman. In a layered model the next state is one of |S_{h+1}|, and after the
+    last layer it is known, so b_dynamics is 0 there (our reading).
 
     Parameters
     ----------
     layout : Layout
     episodes : int
-        K: episodes of the whole run.
+        K, the number of episodes of the whole run.
     delta : float
         Failure probability, for each context.
     bonus_scale, eta_scale : float
         Factors on b and eta.
     per_context : bool
-        True: one table for each context, for finitely many contexts; nothing learned at one helps at another.
+        True: one table for each of finitely many contexts; nothing is shared between contexts.
         False: one table for all, as if there were no contexts.
     action_mask : array_like of bool (n_states, A), optional
     """
@@ -85,7 +85,7 @@ class TabularOPO(BaseAgent):
         super().__init__(layout, action_mask=action_mask)
         self.planned, h = as_integer(episodes, "episodes", least=1), layout.horizon
         k = self.planned
-        delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
+        delta = as_delta(delta)
         self.bonus_scale, self.per_context = as_number(bonus_scale, "bonus_scale"), as_bool(per_context, "per_context")
         self.eta = as_number(eta_scale, "eta_scale") * math.sqrt(2 * math.log(layout.n_actions) / (h**2 * k))
         allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
@@ -97,7 +97,7 @@ class TabularOPO(BaseAgent):
         self.block = np.concatenate([[0], np.cumsum(layer_rows * following)[:-1]]).astype(np.int64)
         self.size = int((layer_rows * following).sum())
         if self.size > LARGEST:
-            raise OpoError(f"layout has {self.size} transitions: counts are kept for at most {LARGEST}")
+            raise OpoError(f"layout has {self.size} transitions: at most {LARGEST}, which a table can hold, are needed")
         pairs = layout.n_states * layout.n_actions
         loss_term = math.sqrt(2 * math.log(2 * pairs * k * h * 3 / delta))
         dynamics_term = h * np.sqrt(4 * following * math.log(3 * pairs * k * h * 3 / delta))
@@ -128,7 +128,7 @@ class TabularOPO(BaseAgent):
         self._count(table, trajectory)
 
     def _improve(self, table: _Table) -> None:
-        """One evaluation and one policy step, with the bonus inside the losses."""
+        """One evaluation and one policy step, with the bonus subtracted from the losses."""
         n = np.maximum(table.n, 1.0)
         b, v = self.unit_bonus / np.sqrt(n), np.empty(self.layout.n_states)
         losses = table.loss_sum / n - b
@@ -150,12 +150,12 @@ class TabularOPO(BaseAgent):
                 table.frequencies[where] = table.seen[where] / table.n[row]
 
     def saturation(self, context: Any) -> float:
-        """Share of the pairs whose bonus is at least what can still be lost; 1 for a context that was never seen."""
+        """Share of the pairs whose bonus is at least the greatest possible remaining loss; 1 for a context that was never seen."""
         table = self.tables.get(self._key(context))
         return 1.0 if table is None else table.saturation
 
     def value(self, context: Any) -> float:
-        """The optimistic estimate of V(s_1) of the policy before the last step at `context`; 0 before any."""
+        """The optimistic estimate of V(s_1) of the policy before the last step at `context`; 0 before the first step."""
         table = self.tables.get(self._key(context))
         return 0.0 if table is None else table.v
 
@@ -195,11 +195,11 @@ class TabularOPO(BaseAgent):
         self.contexts, self.tables = contexts, dict(zip(keys, tables, strict=True))
 
     def _check_tables(self, fields: Fields, stacks: dict[str, Array]) -> None:
-        """Refuse tables that no sequence of episodes leads to."""
+        """Refuse tables that cannot result from any sequence of episodes."""
         n, seen, frequencies, layout = stacks["n"], stacks["seen"], stacks["frequencies"], self.layout
         fields.check("loss_sum", bool((stacks["loss_sum"] <= n).all()), "holds a sum of losses above the number of visits")
         whole_counts = bool((n == np.floor(n)).all() and (seen == np.floor(seen)).all())
-        fields.check("n", whole_counts, "and seen hold numbers of visits that are not whole")
+        fields.check("n", whole_counts, "and seen hold numbers of visits that are not integers")
         start_visits = int(n[:, : self.rows[1]].sum())
         fields.check(
             "n", start_visits == fields.integer("episode"), f"counts {start_visits} episodes: {fields.integer('episode')} are needed"
@@ -210,6 +210,6 @@ class TabularOPO(BaseAgent):
             rows = n[:, self.rows[layout.offsets[h]] : self.rows[layout.offsets[h + 1]], None]
             part = slice(int(self.block[h]), int(self.block[h]) + rows.shape[1] * layout.layer_sizes[h + 1])
             counts = seen[:, part].reshape(*rows.shape[:2], layout.layer_sizes[h + 1])
-            fields.check("seen", bool((counts.sum(axis=2) == rows[:, :, 0]).all()), "holds other numbers of visits than n")
+            fields.check("seen", bool((counts.sum(axis=2) == rows[:, :, 0]).all()), "holds numbers of visits that do not sum to n")
             same = frequencies[:, part].reshape(counts.shape) == counts / np.maximum(rows, 1)
-            fields.check("frequencies", bool(same.all()), "holds other shares than those of seen")
+            fields.check("frequencies", bool(same.all()), "holds other frequencies than seen and n give")

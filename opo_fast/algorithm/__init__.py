@@ -1,1 +1,1 @@
-"""OPO-CMDP: the paper's algorithm on one screen, its rules and parameters, and the engine that runs it fast."""
+"""Policy chains: the paper's Algorithm 1 in NumPy, the rules and parameters of OPO-CMDP and its competitors, and the fast engine."""

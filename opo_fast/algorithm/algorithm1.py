@@ -1,10 +1,10 @@
-"""Algorithm 1 of the paper, OPO-CMDP, in plain NumPy: the reference that everything faster is compared with.
+"""Algorithm 1 of the paper, OPO-CMDP, in plain NumPy: the reference for all faster code.
 
 The comments give the lines of the paper's Algorithm 1. `opo_cmdp` is its loop over episodes (lines 1 to 7), `policy_chain` its
-loop over k at one context (lines 8 to 14). Each step k computes the occupancy of every past policy again, so that T episodes
-cost O(T^3) occupancies. One context stands for both c_t and c_{t+1}, which line 12 mixes. A step k of the chain is not a step of
-an episode: those are the layers h, counted from 0 here. `rules.reference_chain` writes the same chain a second time, for the
-other rules as well; both are compared.
+loop over k at one context (lines 8 to 14). Each step k computes the occupancies of all past policies again, so T episodes cost
+O(T^3) occupancies. Line 12 mixes c_t and c_{t+1}; here both are one context. Steps k of the chain are not the steps of an episode,
+which are the layers h, counted from 0 here. `rules.reference_chain` implements the chain a second time, for all rules; the tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ def opo_cmdp(
     beta_loss: float,
     beta_dynamics: float,
 ) -> list[Array]:
-    """The policies pi^1, ..., pi^T that OPO-CMDP plays, where every action is allowed in every state.
+    """The policies pi^1, ..., pi^T that OPO-CMDP plays if every action is allowed in every state.
 
-    T is the number of contexts. Where the paper updates the models after the last episode, nobody would use them any more.
+    T is the number of contexts. As in the paper, the models are fit after the last episode too, although no policy uses them.
 
     Parameters
     ----------
     layout : Layout
     contexts : iterable
-        c_1, ..., c_T. The next one is asked for after the models of line 7 were fit.
+        c_1, ..., c_T. Each is drawn from the iterable only after line 7 of the episode before has fit its models.
     play : callable
-        From c_t and pi^t to the trajectory of the episode, c_t included.
+        Takes c_t and pi^t and returns the trajectory of the episode, which includes c_t.
     loss_oracle, dynamics_oracle
-        Without data; they learn from the episodes. The fit of losses minimises sum_i sum_h (f_{c_i}(s_h, a_h) - l_h)^2, that
-        of dynamics maximises sum_i sum_h log P_{c_i}(s_{h+1} | s_h, a_h). A fit does not
-        change when its oracle observes more.
+        Oracles without data; they observe the episodes. The fit of losses minimises sum_i sum_h (f_{c_i}(s_h, a_h) - l_h)^2, that
+        of dynamics maximises sum_i sum_h log P_{c_i}(s_{h+1} | s_h, a_h). A fit must not change when its oracle observes more
+        episodes.
     eta, beta_loss, beta_dynamics : float
         Learning rate and parameters of the bonus.
     """
     fits = [(loss_oracle.fit(), dynamics_oracle.fit())]  # line 2: f^1, P^1, the fits on no data
     policies: list[Array] = []
     for c in contexts:  # lines 3, 4 and 6
-        # pi^t comes from the models of steps 1 to t - 1, as in the box (section 3 writes pi^t with P^t): the newest fit first
-        # enters the policy of the next episode.
+        # As in the algorithm box, pi^t depends on the models of steps 1 to t - 1 (section 3 writes pi^t with P^t), so the newest fit
+        # is first used in the policy of the next episode.
         models = [LayeredMDP(layout, loss_oracle.losses(f, c), dynamics_oracle.transitions(P, c)) for f, P in fits[:-1]]
         if models:
             policy = policy_chain(models, eta=eta, beta_loss=beta_loss, beta_dynamics=beta_dynamics)  # lines 8 to 14
@@ -103,8 +103,8 @@ def policy_chain(history: Sequence[LayeredMDP], *, eta: float, beta_loss: float,
                 Q[S_h] += expected_next(P[h], V[layout.layer(h + 1)], Q[S_h].shape)  # line 12
             Q[S_h] = np.maximum(0.0, Q[S_h])  # line 12
             V[S_h] = (pi[S_h] * Q[S_h]).sum(axis=1)  # line 12
-        # Line 14 multiplies pi by exp(-eta Q) at each step. From the uniform pi^1 on, that is the softmax of -eta times the sum
-        # of all Q, where an action whose weight underflows can come back in a later step.
+        # Line 14 multiplies pi by exp(-eta Q) at each step. Since pi^1 is uniform, the result is the softmax of -eta times the sum of
+        # all Q. Computed so, an action whose weight underflows can regain weight in a later step.
         sum_q += Q
         policies.append(softmax(sum_q, eta))  # line 14
     return policies[-1]

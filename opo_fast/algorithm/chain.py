@@ -1,12 +1,12 @@
-"""What the two forms of a chain share: it goes through a history of fits, with lazy sums of visits.
+"""The common part of the two forms of a chain: it runs the steps of a history of fits, with lazy sums of visits.
 
-*Lazy visits.* N^k sums the occupancies of all past policies under P^k. A chain keeps one sum for each dynamics and how
-many policies it counts. When a step needs the sum, the policies that are missing are pushed through that dynamics from the
-store of past policies. So an occupancy is computed at most once, and only if a step needs it.
+*Lazy visits.* N^k sums the occupancies of all past policies under P^k. For each dynamics, a chain keeps one sum and the number of
+policies in it. When a step needs a sum, the occupancies of the missing policies, which are in the store of past policies, are added.
+So each occupancy is computed at most once, and only if a step needs it.
 
-*A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date and the stored
-policies are dropped. A dynamics that turns up later all the same makes the chain start anew, this time with a sum for it
-and with the whole budget; before such a surprise the store is small.
+*A store within a byte budget.* When it is full, the sums that may be needed again are brought up to date, and the stored policies
+are dropped. If an unexpected dynamics appears later, the chain starts again from step 0, now with a sum for that dynamics and with
+the whole budget; until such a surprise, the store is small.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ __all__ = ["Chain"]
 Array = npt.NDArray[Any]
 
 SMALL_STORE = 1 << 18
-"""Bytes of past policies that a chain keeps at first: they stay in the cache, where a longer store would be a stream of
-writes that nobody reads as long as no new dynamics turns up."""
+"""Bytes of past policies that a chain stores at first. So small a store stays in the cache; a larger one would be written to memory,
+but not read unless a new dynamics appears."""
+AT_ONCE = 1 << 26
+"""Transitions of the steps that one kernel call computes, over all its contexts: Ctrl-C has to wait until the call returns."""
 RECENT = 64
-"""A dynamics used in so many last steps keeps its visits when the store of policies is emptied."""
+"""When stored policies are dropped, the dynamics of so many last steps keep their sums of visits."""
 
 
 class Chain:
@@ -48,14 +50,12 @@ class Chain:
     Attributes
     ----------
     steps : int
-        Steps done; the policy of step k is pi^{k+1} of the paper.
+        Number of steps that are done; after k steps, the policy is the paper's pi^{k+1}.
     planned : int
-        Steps that were run, all contexts together.
+        Number of steps run so far, summed over all contexts.
     """
 
     lanes = 1
-    goes_round = False
-    """Whether steps may use the lines of the store again and again."""
 
     def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
         self.engine, self.contexts = engine, contexts
@@ -99,11 +99,9 @@ class Chain:
         while self.steps < n:
             fits, bonus = history[self.steps], rule.bonus(self.steps)
             length = min(history.equal_steps(self.steps, n), bonus.end - self.steps)
-            entry, long = None, False
+            entry = None
             if keep:
-                free = self._free_lines(history, n)
-                long = length > free and self._one_sum(fits, history, n)
-                length = length if long else min(length, free)
+                length = min(length, self._most_steps(history, n))
             else:
                 self.policies.drop_before(self.steps)
             if bonus.needed:
@@ -115,29 +113,27 @@ class Chain:
                     self.surprised = keep = True
                     self._begin_anew()
                     continue
-            if long and entry is not None:
-                self._run_round(fits, bonus, entry.counts, length)
-                self.visits = {fits.dynamics: entry}
+            self._run(fits, bonus, None if entry is None else entry.counts, length, keep)
+            if keep:
+                self.policies.note_steps(self.steps, length)
             else:
-                self._run(fits, bonus, None if entry is None else entry.counts, length, keep)
+                self.policies.first = self.steps + length
             self.steps += length
             self.planned += length * len(self.contexts)
-            if not keep:
-                self.policies.first = self.steps
             if entry is not None:
                 entry.counted = self.steps - 1
             self.last = None if entry is None else entry.counts
             self._forget(history, n)
 
     def prepare(self, history: History, n: int) -> None:
-        """Build the models of the next steps in this thread: two threads of Python only wait for each other."""
+        """Build the models of the next steps in this thread, since Python code in two threads does not run in parallel."""
         for fits in history.between(self.steps, n)[:RECENT]:
             self.losses(fits.loss)
             self.model(fits.dynamics)
             self.sets.prepare(fits)
 
     def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> VisitSum | None:
-        """The visits under `fit` of all policies before this step's, or None where dropped policies are missing."""
+        """The visits under `fit` of all policies before this step, or None if policies that it lacks have been dropped."""
         entry = self.visits.get(key)
         if entry is None:
             entry = VisitSum.empty(self.width)
@@ -164,21 +160,17 @@ class Chain:
                 self._visit(self.model(fit), entry.counts, k, count)
             entry.counted += count
 
-    def _free_lines(self, history: History, n: int) -> int:
-        """Steps for which the store has lines; it grows within the budget, else past policies are dropped."""
+    def _most_steps(self, history: History, n: int) -> int:
+        """Steps that can be run at once: as many as the store has lines for. It grows within the budget, else past policies are dropped."""
         if not self.policies.free(self.steps):
             many = self.surprised or len(history.dynamics(self.steps, n)) > LANES
             budget = self.engine.store_bytes if many else min(SMALL_STORE, self.engine.store_bytes)
             if not self.policies.grow(self.steps, n - self.steps, budget):
                 self._drop_policies(history, n)
+                if len(self.visits) == 1 and self.hedge is None:
+                    # No other sum waits for the policies of the steps under these fits: the kernel drops them as it goes.
+                    return max(self.policies.free(self.steps), AT_ONCE // max(1, self.engine.packed_size * self.lanes))
         return self.policies.free(self.steps)
-
-    def _one_sum(self, fits: Fits, history: History, n: int) -> bool:
-        """Whether the visits under the dynamics of a step are all that emptying the store would keep, so that the kernel can do it."""
-        if not self.goes_round or self.surprised or self.hedge is not None or self.engine.rule.visits != "latest":
-            return False
-        near = history.dynamics(self.steps, n) | history.dynamics(max(0, self.steps - RECENT), self.steps)
-        return near | self.kept == {fits.dynamics}
 
     def _drop_policies(self, history: History, n: int) -> None:
         rule = self.engine.rule
@@ -198,7 +190,7 @@ class Chain:
         self.policies.drop_before(self.steps)
 
     def _forget(self, history: History, n: int) -> None:
-        """Models that no step nearby uses are asked for again if they return."""
+        """Drop models that no nearby step uses; they are requested again if needed."""
         self.sets.forget(history, self.steps, n)
         if len(self.models) > 2 * RECENT:
             recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT)) | self.sets.fits
@@ -238,7 +230,7 @@ class Chain:
         return line[lane :: self.lanes]
 
     def saturation(self, lane: int) -> float:
-        """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term of beta 0 is not looked at."""
+        """Share of the rows whose bonus was at its cap in the last step; 1 before the first. A term with beta 0 is ignored."""
         if self.last is None:
             return 1.0
         engine, bonus = self.engine, self.engine.rule.bonus(self.steps - 1)
@@ -251,7 +243,7 @@ class Chain:
         return float(self.v[lane])
 
     def state(self) -> dict[str, Any]:
-        """All that cannot be asked for again: sums, visits and stored policies."""
+        """Everything that the source cannot provide again: sums, visits and stored policies."""
         lines = self.policies.line(self.steps) + (0 if self.engine.rule.greedy else 1)
         return {
             "contexts": list(self.contexts),
@@ -271,7 +263,7 @@ class Chain:
         }
 
     def restore(self, fields: Fields, history: History, n: int) -> None:
-        """Take over a `state` of a chain of the same engine, history and contexts, which has come to at most `n` steps."""
+        """Take over the `state` of a chain with the same engine, history and contexts, which has at most `n` steps."""
         greedy, latest = self.engine.rule.greedy, self.engine.rule.visits == "latest"
         steps = fields.integer("steps", most=n)
         # A greedy chain has no policy of the coming step yet.
@@ -300,14 +292,14 @@ class Chain:
         sums = np.add.reduceat(lines.reshape(len(lines), self.engine.n_rows, self.lanes), self.engine.rows[:-1], axis=1)
         return bool((np.abs(sums - 1) <= 1e-9).all())
 
-    # What the two forms do differently.
+    # Implemented by the two forms.
 
     def table(self, models: list[Any], fits: tuple[Hashable, ...] = ()) -> Array:
-        """Where the kernels find models of this form, those of `fits`, in memory."""
+        """The addresses of models of this form, those of `fits`, for the kernels."""
         raise NotImplementedError
 
     def alike(self, models: list[Any]) -> list[Any]:
-        """The models in one number type: kernels read all lines of a table as they read the fit's dynamics."""
+        """The models in one dtype, since kernels read all models of a table in the dtype of the fit's dynamics."""
         return models
 
     def _prepare(self, transitions: list[Transitions]) -> Any:
@@ -320,9 +312,6 @@ class Chain:
         raise NotImplementedError
 
     def _visit(self, model: Any, counts: Array, k: int, count: int) -> None:
-        raise NotImplementedError
-
-    def _run_round(self, fits: Fits, bonus: Bonus, counts: Array, length: int) -> None:
         raise NotImplementedError
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:

@@ -30,16 +30,16 @@ Array = npt.NDArray[Any]
 Advance = Callable[[Chain, History, int], None]
 
 PACKED_MOST = 4096
-"""Largest number of transitions of a layout whose chains are packed: eight such models stay in the second-level cache."""
+"""Layouts with at most so many transitions have packed chains: eight such models fit into the second-level cache."""
 WORTH_THREADS = 1 << 18
-"""Transitions of a chain's steps from which threads gain more than they cost."""
+"""Transitions in the steps of a chain that make threads worth their cost."""
 
 
 class ModelSource(Protocol):
-    """Where the engine gets the models of a fit at a context; asked once per distinct fit and context."""
+    """Where the engine gets the models of a fit at a context; called once per distinct fit and context."""
 
     def losses(self, fit: Hashable, context: Any) -> Array:
-        """Losses of the rows, one per allowed pair, read-only float64."""
+        """Losses of the rows (allowed state-action pairs), read-only float64."""
         ...
 
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
@@ -47,15 +47,15 @@ class ModelSource(Protocol):
         ...
 
     def lower(self, version: Hashable, context: Any) -> Array:
-        """The least losses of the rows over a version of the plausible losses, read-only float64 (self-tuning chains)."""
+        """The least losses of the rows in a version of the plausible losses, read-only float64 (self-tuning chains)."""
         ...
 
     def candidates(self, version: Hashable) -> tuple[Hashable, ...] | None:
-        """The fits in a version of the plausible dynamics, or None where they cannot be listed (self-tuning chains)."""
+        """The fits in a version of the plausible dynamics, or None if they cannot be listed (self-tuning chains)."""
         ...
 
     def radius(self, version: Hashable, context: Any) -> Array:
-        """Total variation of the rows in a version that cannot be listed, read-only float64 (self-tuning chains)."""
+        """Total variation radius of each row in a version that cannot be listed, read-only float64 (self-tuning chains)."""
         ...
 
     # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `whole`.
@@ -83,13 +83,13 @@ class ChainEngine:
     rule : ChainRule
     source : ModelSource
     memory : int
-        Byte budget of the chains kept for contexts that return, least recently used first to go. Half of it is the
-        most that the stored policies of one chain take.
+        Byte budget of the chains, which are kept for contexts that return; the least recently used are dropped first. The stored
+        policies of one chain take at most half of it.
 
     Attributes
     ----------
     planned : int
-        Steps that were run so far, those of all contexts together.
+        Number of steps run so far, summed over all contexts.
     """
 
     def __init__(self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int) -> None:
@@ -120,9 +120,9 @@ class ChainEngine:
         return get_threads() * self.together
 
     def prefetch(self, contexts: Sequence[Any], history: History, n: int, advance: Advance = Chain.advance) -> None:
-        """Advance the chains of `contexts` to `n` steps side by side; nothing where the first is ready already.
+        """Advance the chains of `contexts` to `n` steps in parallel, unless there is already a chain of the first context.
 
-        A quicker `advance` than that of all chains may be given; it does the same.
+        `advance` may be a faster equivalent of `Chain.advance`.
         """
         with self._lock:
             self._advance_ahead(contexts, history, n, advance)
@@ -147,7 +147,7 @@ class ChainEngine:
                 self._discard(chain)
             if not isinstance(error, Exception):
                 raise
-            # A hint fails silently: the context at fault raises when it is asked for, in its own episode.
+            # Prefetching fails silently: the error is raised again in the episode of the context that causes it.
             return
         self.planned += sum(chain.planned for chain in chains)
         self._shrink(chains)
@@ -160,7 +160,7 @@ class ChainEngine:
         _ENGINES.add(self)
 
     def _after_fork(self) -> None:
-        """A lock of its own for a child. Chains that another thread was advancing stay behind: they are made anew, the same."""
+        """Give a child process a new lock. If another thread was advancing chains, they are dropped, and recomputed when needed."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -168,7 +168,7 @@ class ChainEngine:
         self._lock = threading.RLock()
 
     def state(self) -> dict[str, Any]:
-        """All chains, so that `restore` need not build them again: arrays and plain values, contexts and fits as they are."""
+        """All chains, for `restore`: arrays and plain values; contexts and fits are stored unchanged."""
         chains = list({id(chain): chain for chain, _ in self._chains.values()}.values())
         position = {id(chain): i for i, chain in enumerate(chains)}
         return {
@@ -177,7 +177,7 @@ class ChainEngine:
         }
 
     def restore(self, state: dict[str, Any], history: History, n: int) -> None:
-        """Take over the chains of another engine of the same rule, layout and history, which have come to at most `n` steps."""
+        """Take over the chains of another engine with the same rule, layout and history, which have at most `n` steps."""
         fields = Fields(state, "what an agent's chains() gave", "chains")
         lanes = self.together
         chains = []
@@ -204,11 +204,11 @@ class ChainEngine:
 
     @property
     def together(self) -> int:
-        """How many contexts a chain takes."""
+        """Number of contexts of a chain."""
         return LANES if self.packed else 1
 
     def apart(self, contexts: Sequence[Any]) -> Chain:
-        """A chain of at most `together` contexts before its first step, which the engine does not keep."""
+        """A new chain of at most `together` contexts, which the engine does not keep."""
         return (PackedChain if self.packed else SingleChain)(self, list(contexts))
 
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> Chain:
@@ -218,14 +218,14 @@ class ChainEngine:
         return chain
 
     def held(self, key: Hashable) -> tuple[Chain, int] | None:
-        """The chain of a context, now the most recently used, and its lane, as they stand; None where there is none."""
+        """The chain of a context, which becomes the most recently used, and its lane; None if there is none."""
         found = self._chains.get(key)
         if found is not None:
             self._chains.move_to_end(key)
         return found
 
     def chain(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
-        """The chain of `context` at `n` steps, and its lane."""
+        """The chain of `context`, advanced to `n` steps, and its lane."""
         with self._lock:
             return self._advanced(context, history, n)
 
@@ -241,11 +241,11 @@ class ChainEngine:
         try:
             chain.advance(history, n)
         except BaseException as error:
-            # Half a step may have been done.
+            # The last step may be half done.
             self._discard(chain)
             if len(chain.contexts) == 1 or not isinstance(error, Exception):
                 raise
-            # The fault may be a neighbour's.
+            # Another context of the pack may have caused the error: try again with this one alone.
             chain, lane, before = self._create([(key, context)]), 0, 0
             try:
                 chain.advance(history, n)
@@ -262,7 +262,7 @@ class ChainEngine:
         self._nbytes -= chain.measured
 
     def _shrink(self, keep: Sequence[Chain]) -> None:
-        """Count what the chains in use grew by, and drop the least recently used beyond the budget."""
+        """Count by how much the chains in use grew, and drop the least recently used ones beyond the budget."""
         for chain in keep:
             size = chain.nbytes
             self._nbytes += size - chain.measured

@@ -1,7 +1,7 @@
-"""The two forms of a chain: one context, and up to eight contexts of a small layout, one per SIMD lane.
+"""The two forms of a chain: one context, or up to eight contexts of a small layout, one per SIMD lane.
 
-Larger layouts take one context at a time, each on a thread of its own; the largest use several threads inside a layer.
-The form depends on the layout alone and every sum has a fixed order, so neither neighbours nor threads change a bit.
+In larger layouts each context is a chain that runs on one thread; the largest use several threads within a layer. The form depends
+on the layout alone and every sum has a fixed order, so neither the other contexts nor the threads change a bit of a result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from .._support.threads import get_threads, run_together
 from ..kernels import chain as kernels
 from ..kernels import packed as packed_kernels
 from ..kernels._simd import LANES
-from ..kernels.ahead import packed_round
 from ..kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
 from ..kernels.ingest import pack_lane
 from ..kernels.packed_self_tuning import packed_self_tuning_steps
@@ -41,11 +40,11 @@ Array = npt.NDArray[Any]
 
 NO_ROWS = np.empty(0)
 BATCH_BYTES = 1 << 27
-"""Most bytes of what many policies at once need, above which past policies go through a dynamics one by one."""
+"""Maximum size of the work arrays for several policies at once. Beyond it, the occupancies of past policies are computed one by one."""
 
 
 def _place(array: Array) -> tuple[int, int]:
-    """Address and number of entries."""
+    """Address and number of entries of an array."""
     return address(array), array.size
 
 
@@ -69,7 +68,7 @@ class SingleChain(Chain):
         if dense and not shared:
             threads = min(threads, -(-count // LANES))
         lanes = BATCH if dense and count > BATCH // 2 * threads else LANES
-        # Dense: what a thread works on is its own; CSR: threads share each layer, with sums of their own for each part.
+        # Dense: each thread has separate work arrays. CSR: the threads share each layer, and each part of it has separate sums.
         copies, parts = (threads, 0) if dense else (1, model.parts)
         sizes = [lanes * size for size in (2 * most * copies, model.most_rows * copies, most * parts)]
         if count == 1 or 8 * sum(sizes) > BATCH_BYTES:
@@ -93,8 +92,8 @@ class SingleChain(Chain):
         return models if len({t.dtype for t in models}) < 2 else [t.as_float64() for t in models]
 
     def table(self, models: list[Transitions], fits: tuple[Hashable, ...] = ()) -> Array:
-        lines = [[t.kind, *_place(t.data), *_place(t.indptr), *_place(t.indices), _place(t.block)[0]] for t in models]
-        return np.array(lines, np.int64).reshape(-1, TABLE)
+        entries = [[t.kind, *_place(t.data), *_place(t.indptr), *_place(t.indices), _place(t.block)[0]] for t in models]
+        return np.array(entries, np.int64).reshape(-1, TABLE)
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         if self.hedge is not None:
@@ -104,11 +103,11 @@ class SingleChain(Chain):
         rule, scratch = self.engine.rule, Scratch(model)
         chunk = chunk_of(model)
         most = min(get_threads(), model.threads)
-        lines = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
+        buffers = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
         after = (
             model.parts, length, self.policies.line(self.steps), chunk, model.width, int(rule.greedy),
             int(rule.visits == "actions"), losses, counts, self.policies.lines, self.sum_q, self.v, scratch.d, scratch.w,
-            scratch.private, bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight, rule.eta, lines,
+            scratch.private, bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight, rule.eta, buffers,
         )  # fmt: skip
         run_together(kernels.chain_steps, model.arguments, after, most, length * model.n_transitions)
 
@@ -119,14 +118,14 @@ class SingleChain(Chain):
         losses = self.losses(fits.loss)
         scratch, chunk = Scratch(model), chunk_of(model)
         most = min(get_threads(), model.threads)
-        lines = np.empty((3 * most, min(chunk, max(layout.layer_sizes)) * layout.n_actions))
+        buffers = np.empty((3 * most, min(chunk, max(layout.layer_sizes)) * layout.n_actions))
         order = np.empty((most, max(layout.layer_sizes) if found.radius.size else 0), np.int64)
         after = (
             model.parts, length, self.policies.line(self.steps), int(keep), chunk, model.width, int(bonus.needed), losses,
             NO_ROWS if counts is None else counts, (bonus.beta_loss / 2, bonus.beta_dynamics / 2, self.engine.rule.weight),
             (lower, found.table, found.radius, order), self.policies.lines,
             (self.sum_q, self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess), NO_ROWS, scratch.d, scratch.w,
-            scratch.private, lines,
+            scratch.private, buffers,
         )  # fmt: skip
         run_together(self_tuning_steps, model.arguments, after, most, length * model.n_transitions)
 
@@ -135,7 +134,6 @@ class PackedChain(Chain):
     """Up to eight contexts of a small layout in lockstep."""
 
     lanes = LANES
-    goes_round = True
 
     def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
         super().__init__(engine, contexts)
@@ -145,7 +143,7 @@ class PackedChain(Chain):
 
     @cached_property
     def whole(self) -> WholeClasses | None:
-        """All candidates at the contexts, where they come from classes of candidates that can be asked together."""
+        """The candidates at the contexts, if the oracles' finite classes can be evaluated at once; else None."""
         return WholeClasses.of(self.engine, self.contexts)
 
     def _model(self, fit: Hashable) -> Array:
@@ -198,13 +196,8 @@ class PackedChain(Chain):
         kernel, arguments = self.call(fits, bonus, counts, length, keep)
         kernel(*arguments)
 
-    def _run_round(self, fits: Fits, bonus: Bonus, counts: Array, length: int) -> None:
-        _, arguments = self.call(fits, bonus, counts, length, True)
-        line = packed_round(arguments, length)
-        self.policies.first = self.steps + length - line
-
     def call(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> tuple[Any, tuple[Any, ...]]:
-        """The kernel that runs the next `length` steps, and its arguments: the fourth is `length`, the fifth the first step's line."""
+        """The kernel of the next `length` steps and its arguments: the fourth is `length`, the fifth the first step's line in the store."""
         engine, rule = self.engine, self.engine.rule
         model, losses = self.model(fits.dynamics), self.losses(fits.loss)
         layout = (engine.packed_block, engine.layout.offsets, engine.rows)

@@ -1,4 +1,4 @@
-"""The numbers that AdaHedge keeps in every state of a chain."""
+"""The state of AdaHedge in a chain."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ Array = npt.NDArray[Any]
 
 
 class HedgeSums:
-    """Sums of mixability gaps and of weights, and the logarithms of the numbers of actions, with space for a vector beyond the last.
+    """Sums of mixability gaps and of weights, and the logarithms of the numbers of actions, for each state and lane.
+
+    Arrays are eight numbers longer than that, so that a vector can be read at the last state.
 
     Attributes
     ----------
     gap : ndarray
-        Delta of each state; the regret of the policies there is at most twice that.
+        Delta of each state; the regret of the policies in it is at most twice that.
     total : ndarray
-        Sum over the actions of exp(-log|A| / Delta times the regret of having played another).
+        Sum over the actions a of exp(-(log|A| / Delta) r(a)), where r(a) is the sum of Q(a) minus the least such sum.
     log_actions : ndarray, shape (n_states + 8,)
-        log|A|; log 2 where there is one action, so that no learning rate is 0 / 0.
+        log|A|; log 2 if there is one action, so that no learning rate is 0 / 0.
     """
 
     def __init__(self, engine: ChainEngine, lanes: int) -> None:
@@ -40,7 +42,7 @@ class HedgeSums:
         self.restart()
 
     def restart(self) -> None:
-        """Stand before the first step."""
+        """Go back to before the first step."""
         self.gap[: self.size] = START_GAP
         self.total[: self.size] = self._actions
 
@@ -54,9 +56,9 @@ class HedgeSums:
         return {"gap": self.gap[: self.size].copy(), "total": self.total[: self.size].copy()}
 
     def restore(self, fields: Fields) -> None:
-        """Undo `state`."""
+        """Restore what `state` returned."""
         gap = fields.numbers("gap", (self.size,), least=START_GAP)
-        # The best action of each state weighs 1.
+        # The best action of each state has weight 1.
         total = fields.numbers("total", (self.size,), least=1.0)
         fields.check("total", bool((total <= self._actions * (1 + 1e-9)).all()), "holds weights above the number of actions")
         self.gap[: self.size], self.total[: self.size] = gap, total

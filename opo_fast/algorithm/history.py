@@ -12,7 +12,7 @@ __all__ = ["Fits", "History"]
 
 
 class Fits(NamedTuple):
-    """The fits of a step, and the versions of the plausible sets that they come from, where such are kept."""
+    """The fits of a step, and the versions of the plausible sets at that step, if there are any."""
 
     loss: Hashable
     dynamics: Hashable
@@ -21,7 +21,7 @@ class Fits(NamedTuple):
 
 
 class History:
-    """The fits of steps k = 0, 1, ... as runs of equal ones."""
+    """The fits of steps k = 0, 1, ..., stored as runs of equal fits."""
 
     def __init__(self) -> None:
         self.runs: list[Fits] = []
@@ -38,7 +38,7 @@ class History:
             try:
                 hash(fit)
             except TypeError:
-                raise OpoError(f"{name} gave a {type(fit).__name__}: something hashable is needed") from None
+                raise OpoError(f"{name} is a {type(fit).__name__}: it must be hashable") from None
         self.runs.append(fits)
         self.starts.append(self.length)
         self.length += 1
@@ -53,7 +53,7 @@ class History:
         return bisect_right(self.starts, k) - 1
 
     def equal_steps(self, k: int, n: int) -> int:
-        """Number of steps from k on, before step n, that have the fits of step k."""
+        """Number of consecutive steps from k on, and before n, with the fits of step k."""
         run = self._run(k) + 1
         end = self.starts[run] if run < len(self.starts) else self.length
         return min(end, n) - k
@@ -63,5 +63,5 @@ class History:
         return {fits.dynamics for fits in self.between(k, n)}
 
     def between(self, k: int, n: int) -> list[Fits]:
-        """The fits of the runs that steps k..n-1 lie in."""
+        """The fits of steps k..n-1, one for each run."""
         return self.runs[self._run(k) : self._run(n - 1) + 1] if k < n else []

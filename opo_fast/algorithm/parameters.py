@@ -1,4 +1,4 @@
-"""Parameters of the paper's main theorem, and the practical setting."""
+"""Parameters of the paper's main theorem, and scale factors for practical use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PRACTICAL", "Parameters", "log_size", "log_term", "normalized_betas"
 
 
 class Practical(NamedTuple):
-    """Factors on the theory's values with which OPO learns at practical numbers of episodes."""
+    """Scale factors on the theorem's parameters with which OPO learns in a practical number of episodes."""
 
     bonus_scale: float
     eta_scale: float
@@ -37,7 +37,7 @@ def log_term(horizon: int, episodes: int, delta: float, log_size: float) -> floa
 
 
 def log_size(loss_class_size: float, dynamics_class_size: float) -> float:
-    """log(|F||P|), of which the product alone could overflow."""
+    """log(|F||P|), computed without the product, which could overflow."""
     sizes = as_number(loss_class_size, "loss_class_size", least=1.0), as_number(dynamics_class_size, "dynamics_class_size", least=1.0)
     return sum(map(math.log, sizes))
 
@@ -52,7 +52,7 @@ def parameters(
     bonus_scale: float = 1.0,
     eta_scale: float = 1.0,
 ) -> Parameters:
-    """eta, beta_loss and beta_dynamics of the main theorem (appendix, restatement), times the two scales.
+    """eta, beta_loss and beta_dynamics of the main theorem (appendix, restatement), times the two scale factors.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def parameters(
     episodes : int
         T, at least 1.
     loss_class_size, dynamics_class_size : float
-        |F| and |P|, at least 1; for a parametric class the size of a cover.
+        |F| and |P|, at least 1; for a parametric class, the size of a cover.
     delta : float
         Failure probability in (0, 1).
     bonus_scale, eta_scale : float
@@ -82,10 +82,10 @@ def parameters(
 
 
 def normalized_betas(layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float) -> tuple[float, float]:
-    """beta_loss and beta_dynamics where no plausible set is known: the paper's without its constants and powers of H.
+    """beta_loss and beta_dynamics without plausible sets: the paper's, without its constants and powers of H.
 
-    beta_loss = 0.1 sqrt(T H log|F| / (|S||A| log(T+1))), beta_dynamics = 0.1 sqrt(T log|P| / (2 |S||A| log(T+1))), a size counting as
-    e at least. The factor 0.1 was chosen on generated and packaged environments; no bound is proved for it.
+    beta_loss = 0.1 sqrt(T H log|F| / (|S||A| log(T+1))), beta_dynamics = 0.1 sqrt(T log|P| / (2 |S||A| log(T+1))), where sizes below e
+    count as e. The factor 0.1 was chosen on generated and packaged environments; no bound is proved for it.
     """
     logs = [max(1.0, log_size(size, 1.0)) for size in (loss_class_size, dynamics_class_size)]
     share = episodes / (layout.n_states * layout.n_actions * math.log(episodes + 1))

@@ -1,4 +1,4 @@
-"""What a chain asks of plausible sets: lower losses, and tables of candidates for the kernels."""
+"""The plausible sets of a chain: lower losses, and tables of candidate dynamics for the kernels."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ __all__ = ["PlausibleModels"]
 Array = npt.NDArray[Any]
 
 KEPT = 16
-"""Versions of a set that a chain keeps ready."""
+"""Number of versions of a set above which a chain forgets those that no nearby step uses."""
 
 
 class Candidates(NamedTuple):
-    """The plausible dynamics of one version.
+    """The plausible dynamics of one version of the set.
 
     Attributes
     ----------
     fits : tuple
     radius : ndarray
-        Empty where the candidates are all that is plausible; else how far, row by row, a plausible one may be from the only one.
+        Empty if the candidates are the plausible dynamics. Otherwise there is one candidate, and for each row (allowed state-action
+        pair) the largest total variation distance of a plausible dynamics from it.
     table : ndarray of int64
-        Where the kernels find the candidates in memory.
+        Addresses of the candidates for the kernels.
     models : list
-        The candidates themselves, so that the memory stays theirs.
+        The candidates, which keep that memory alive.
     copied : int
-        Bytes of those that are copies in another number type.
+        Bytes of the candidates that are copies in another dtype.
     """
 
     fits: tuple[Hashable, ...]
@@ -45,20 +46,20 @@ class Candidates(NamedTuple):
 
 
 class PlausibleModels:
-    """The plausible losses and dynamics at the contexts of a chain, by version."""
+    """The plausible losses and dynamics at the contexts of a chain, by version of their set."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.lower: dict[Hashable, Array] = {}
         self.candidates: dict[Hashable, Candidates] = {}
-        # Numba compiles read-only arrays apart: those of one context are, those of a pack are the chain's own.
+        # Numba compiles read-only arguments separately. Arrays of a single context are read-only, those of a pack are not.
         self.no_rows = np.empty(0)
         self.no_rows.flags.writeable = chain.lanes > 1
         self.none = Candidates((), self.no_rows, chain.table([]), [])
 
     @property
     def nbytes(self) -> int:
-        """Bytes held; the models are counted by the chain."""
+        """Bytes held, without the models, which the chain counts."""
         return self.chain.width * 8 * len(self.lower) + sum(found.radius.nbytes + found.copied for found in self.candidates.values())
 
     @property
@@ -67,7 +68,7 @@ class PlausibleModels:
         return {fit for found in self.candidates.values() for fit in found.fits}
 
     def prepare(self, fits: Fits) -> tuple[Array, Candidates, Any]:
-        """The lower losses and the candidates of a step, empty where no sets are kept, and the fit's dynamics."""
+        """The lower losses and the candidates of a step, both empty if there are no plausible sets, and the dynamics of the fit."""
         chain, source = self.chain, self.chain.engine.source
         if fits.loss_version is None:
             return self.no_rows, self.none, chain.model(fits.dynamics)
@@ -81,22 +82,22 @@ class PlausibleModels:
             if listed is None:
                 listed = (fits.dynamics,)
                 radius = chain.interleave([source.radius(fits.dynamics_version, context) for context in chain.contexts])
-            found = self._listed(listed, radius, [chain.model(fit) for fit in listed])
+            found = self._candidates(listed, radius, [chain.model(fit) for fit in listed])
             self.candidates[fits.dynamics_version] = found
         if fits.dynamics in found.fits:
             return lower, found, found.models[found.fits.index(fits.dynamics)]
         model, *models = chain.alike([chain.model(fits.dynamics), *found.models])
         if models != found.models:
-            found = self.candidates[fits.dynamics_version] = self._listed(found.fits, found.radius, models)
+            found = self.candidates[fits.dynamics_version] = self._candidates(found.fits, found.radius, models)
         return lower, found, model
 
-    def _listed(self, fits: tuple[Hashable, ...], radius: Array, given: list[Any]) -> Candidates:
+    def _candidates(self, fits: tuple[Hashable, ...], radius: Array, given: list[Any]) -> Candidates:
         models = self.chain.alike(given)
         copied = sum(model.nbytes for fit, model in zip(fits, models, strict=True) if model is not self.chain.models.get(fit))
         return Candidates(fits, radius, self.chain.table(models, fits), models, copied)
 
     def forget(self, history: History, step: int, n: int) -> None:
-        """Sets that no step nearby uses are asked for again if they return, and with them their models."""
+        """Forget sets that no nearby step uses, and their models; if needed again, the oracles are asked again."""
         if len(self.candidates) <= KEPT and len(self.lower) <= KEPT:
             return
         near = history.between(max(0, step - 1), min(n, step + 1))

@@ -1,4 +1,4 @@
-"""Past policies of a chain within a byte budget, and the sums of their visits, each computed at most once."""
+"""Past policies of a chain within a byte budget, and sums of their occupancies, each of which is computed at most once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 FIRST_LINES = 4
 MOST_GROWTH = 1024
-"""Most policies by which a store grows at a time, unless it doubles."""
+"""Maximum number of policies for which a store grows at a time, unless it doubles."""
 
 
 def _lines(count: int, width: int) -> Array:
@@ -24,7 +24,7 @@ def _lines(count: int, width: int) -> Array:
 
 
 class PolicyStore:
-    """The policies of steps `first`, `first` + 1, ..., one per line of `lines`.
+    """The policies of steps `first`, `first` + 1, ..., one in each line of the 2-D array `lines`.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class PolicyStore:
         self.restart()
 
     def restart(self) -> None:
-        """Hold the policy of step 0 alone."""
+        """Forget all policies but that of step 0."""
         self.first = 0
         self.lines[0] = self.start
 
@@ -48,15 +48,15 @@ class PolicyStore:
         return self.lines.nbytes
 
     def line(self, step: int) -> int:
-        """The line of the policy of `step`."""
+        """Index in `lines` of the policy of `step`."""
         return step - self.first
 
     def free(self, step: int) -> int:
-        """Number of lines after that of `step`."""
+        """Number of lines after the one of `step`."""
         return len(self.lines) - (self.line(step) + 1)
 
     def grow(self, step: int, ahead: int, budget: int) -> bool:
-        """Make space after the policy of `step` for some of the `ahead` steps to come, within `budget` bytes."""
+        """Make space for some of the `ahead` steps after `step`, within `budget` bytes; whether the store grew."""
         used = self.line(step) + 1
         most = max(2, budget // (8 * self.width))
         size = min(most, max(2 * len(self.lines), min(used + ahead, MOST_GROWTH)))
@@ -74,8 +74,16 @@ class PolicyStore:
         self.lines[0] = self.lines[self.line(step)]
         self.first = step
 
+    def note_steps(self, step: int, count: int) -> None:
+        """A kernel wrote the policies of the `count` steps from `step` on, going on at line 0 whenever it came to the last line."""
+        last = len(self.lines) - 1
+        line = self.line(step) + count
+        if line > last:
+            line = (line - last - 1) % last + 1
+        self.first = step + count - line
+
     def take_over(self, lines: Array, first: int) -> None:
-        """Hold `lines`, the policies from step `first` on."""
+        """Replace all policies by `lines`, those from step `first` on."""
         self.lines = _lines(max(FIRST_LINES, len(lines) + 1), self.width)
         self.lines[0] = self.start
         self.lines[: len(lines)] = lines
@@ -84,14 +92,14 @@ class PolicyStore:
 
 @dataclass
 class VisitSum:
-    """N of one dynamics: the sum of the occupancies of the first `counted` policies."""
+    """N under one dynamics: the sum of the occupancies of the first `counted` policies."""
 
     counts: Array
     counted: int = 0
 
     @classmethod
     def empty(cls, width: int) -> VisitSum:
-        """The sum over no policy."""
+        """The sum over no policies."""
         return cls(aligned(width, zero=True))
 
 

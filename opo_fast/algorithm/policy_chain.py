@@ -1,4 +1,4 @@
-"""Algorithm 1's inner loop at one context: the policy after given models, at once or model by model."""
+"""Algorithm 1's inner loop at one context: the policy after a sequence of models, given at once or one by one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["PolicyChain", "policy_chain"]
 Array = npt.NDArray[Any]
 
 MEMORY = 1 << 31
-"""Byte budget of a chain; half of it is the most that the past policies take."""
+"""Byte budget of a chain; past policies take at most half of it."""
 
 
 class PolicyChain:
-    """Algorithm 1's inner loop at one context, model by model: a step costs a few sweeps, however many came before.
+    """Algorithm 1's inner loop at one context, model by model; each step costs a few sweeps, however many there were before.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class PolicyChain:
     eta, beta_loss, beta_dynamics : float
         Learning rate and exploration parameters, at least 0.
     action_mask : array_like of bool, shape (n_states, A), optional
-        That of the models.
+        The mask of the models.
     memory : int
         Byte budget; never changes a result.
 
@@ -67,8 +67,8 @@ class PolicyChain:
     def append(self, model: LayeredMDP) -> None:
         """Add the model f^k, P^k of the next step, of the chain's layout and mask.
 
-        Dynamics are the same as before where they are the same transitions object (`LayeredMDP.with_losses`), losses where
-        they are the same array object. Models stay referenced.
+        Dynamics count as unchanged if they are the same transitions object (see `LayeredMDP.with_losses`), losses if they are the
+        same array object. The chain keeps references to the models.
         """
         _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask)
         self._models.add(model)
@@ -78,12 +78,12 @@ class PolicyChain:
         return len(self._history)
 
     def policy(self, *, out: Array | None = None) -> Array:
-        """The policy after all models so far, shape (n_states, A); before the first, the uniform one.
+        """The policy after all models so far, shape (n_states, A); before the first model, the uniform policy.
 
         Parameters
         ----------
         out : ndarray of float64, shape (n_states, A), optional
-            Where it goes; C-contiguous.
+            Array to be filled with the policy; C-contiguous.
         """
         chain, lane = self._engine.chain(None, self._history, len(self))
         rows = chain.policy(lane)
@@ -106,20 +106,20 @@ def policy_chain(
 ) -> Array:
     """pi^{t+1} at one context from the models of steps k = 1..t (Algorithm 1, inner loop).
 
-    `PolicyChain` does the same model by model, without starting anew for each policy.
+    `PolicyChain` does the same model by model, without starting again for each policy.
 
     Parameters
     ----------
     history : sequence of LayeredMDP
-        The models f^k, P^k evaluated at the context, all of one layout and mask. Dynamics are the same where they are
-        the same transitions object (`LayeredMDP.with_losses`), losses where they are the same array object.
+        The models f^k, P^k evaluated at the context, all with the same layout and mask. Dynamics count as equal if they are the same
+        transitions object (see `LayeredMDP.with_losses`), losses if they are the same array object.
     eta, beta_loss, beta_dynamics : float
         Learning rate and exploration parameters, at least 0.
 
     Returns
     -------
     ndarray, shape (n_states, A)
-        The uniform policy's successor after t steps; masked actions have probability exactly 0.
+        The policy after t steps from the uniform policy; masked actions have probability exactly 0.
     """
     check_backend(backend)
     models = as_items(history, "history", "opo_fast.LayeredMDP")

@@ -1,6 +1,6 @@
-"""What a step of a policy chain does: OPO-CMDP, E-UC3RL and RM-UCDD side by side, and the chain of any of them in NumPy.
+"""The steps of a policy chain in OPO-CMDP, E-UC3RL and RM-UCDD, side by side, and the chain of each of them in NumPy.
 
-The three share the loop of Algorithm 1. All are written with losses here (the other two papers write rewards). They differ in this:
+The three share the loop of Algorithm 1. All are written with losses here (the other two papers write rewards). They differ as follows:
 
 ====================  =======================  ==========================  ============================
                       OPO-CMDP                 E-UC3RL                     RM-UCDD
@@ -14,9 +14,9 @@ scale of the bonus    beta / 2, 2 H            beta / 2, 2 H               kappa
 bonus, last layer     as in other layers       as in other layers          of the loss alone
 ====================  =======================  ==========================  ============================
 
-The first two rows and the last two are what a step does. How many steps there are before an episode is `ChainRule.steps`. That
-each action is played once and which oracle is asked is left to the agents (`agents.chain_agent`, `agents.rmucdd`). The algorithm
-boxes of E-UC3RL and RM-UCDD were not available: what is our reading of them stands in the docstrings of the agents.
+The first two and the last two lines of the table are the steps themselves. `ChainRule.steps` is the number of steps before an
+episode. The agents play each action once and choose the oracles (`agents.chain_agent`, `agents.rmucdd`). The algorithm boxes of
+E-UC3RL and RM-UCDD were not available; the docstrings of the agents say what is our interpretation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Bonus(NamedTuple):
     end : int
         The first step whose parameters may differ from these.
     needed : bool
-        False where Q is 0 whatever the visits are, since even the least bonus exceeds all losses: then they need not be computed.
+        False if even the least bonus of a step exceeds all losses to go; the visits then need not be computed.
     """
 
     beta_loss: float
@@ -60,7 +60,7 @@ class Bonus(NamedTuple):
 
 @dataclass(frozen=True)
 class ChainRule:
-    """A rule: the parameters of its bonus and of its policy step, and what kind of rule it is.
+    """The rule of a policy chain: its bonus and its policy step.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class ChainRule:
     newest : bool
         Whether the newest fit enters the policy of the coming episode, or only that of the episode after it.
     forced : int
-        Number of first episodes that play each action in turn; the chain begins after them.
+        Number of episodes at the beginning that play each action in turn; the chain begins after them.
     """
 
     beta_loss: float
@@ -91,10 +91,10 @@ class ChainRule:
     newest: bool = False
     forced: int = 0
     hedged: ClassVar[bool] = False
-    """Whether this is the rule of `self_tuning`, which is not in the paper."""
+    """Whether this is the rule of `self_tuning`, which is not part of the paper."""
 
     def steps(self, observed: int) -> int:
-        """How many steps there are before the policy of the episode that follows `observed` ones."""
+        """Number of steps before the policy of the next episode, after `observed` episodes."""
         return max(0, observed - self.forced) + int(self.newest)
 
     def bonus(self, step: int) -> Bonus:
@@ -115,7 +115,7 @@ def opo_rule(layout: Layout, eta: float, beta_loss: float, beta_dynamics: float)
 
 
 def euc3rl_rule(layout: Layout, beta_loss: float, beta_dynamics: float) -> ChainRule:
-    """E-UC3RL (Levy, Cassel, Cohen and Mansour, ICML 2024; our reading)."""
+    """E-UC3RL (Levy, Cassel, Cohen and Mansour, ICML 2024; our interpretation)."""
     return ChainRule(
         beta_loss=beta_loss,
         beta_dynamics=np.full(layout.horizon, beta_dynamics),
@@ -127,13 +127,13 @@ def euc3rl_rule(layout: Layout, beta_loss: float, beta_dynamics: float) -> Chain
 
 
 def rmucdd_rule(layout: Layout, kappa_loss: float, kappa_dynamics: float, p_min: float) -> ChainRule:
-    """RM-UCDD (Levy and Mansour, AAAI 2023; our reading).
+    """RM-UCDD (Levy and Mansour, AAAI 2023; our interpretation).
 
-    With n = 1 + N, the 1 being the forced episode that played the action, its bonus is
+    With n = 1 + N, where the 1 is the forced episode that played the action, its bonus is
 
         min{1, kappa_loss / (2 p_min n)} + H min{2, sqrt|S_{h+1}| kappa_dynamics / (2 p_min n)},
 
-    without the second term in the last layer, after which the end state follows for certain.
+    without the second term in the last layer, which always leads to the end state.
     """
     following = np.array([*layout.layer_sizes[1:], 0], np.float64)
     return ChainRule(
@@ -150,8 +150,8 @@ def rmucdd_rule(layout: Layout, kappa_loss: float, kappa_dynamics: float, p_min:
 def reference_chain(history: Sequence[LayeredMDP], rule: ChainRule) -> Array:
     """The policy after the steps of `history` under any rule; under `opo_rule` it is `algorithm1.policy_chain`.
 
-    The caller gives the models of the steps 1 to `rule.steps(observed)`. A greedy rule makes pi^k from model k; exponential
-    weights make pi^{k+1} from pi^k and model k.
+    `history` has the models of steps 1 to `rule.steps(observed)`. A greedy rule computes pi^k from model k; exponential weights
+    compute pi^{k+1} from pi^k and model k.
     """
     uniform = history[0].uniform_policy()
     past: list[Array] = []
@@ -172,7 +172,7 @@ def reference_chain(history: Sequence[LayeredMDP], rule: ChainRule) -> Array:
 def softmax(sum_q: Array, eta: float) -> Array:
     """The policy proportional to exp(-eta sum_q); infinite entries of `sum_q` are masked actions.
 
-    `sum_q` may grow without end: only differences to the least entry of a state enter the exponent.
+    Only differences from the least entry of a state enter the exponent, so `sum_q` may grow without bound.
     """
     allowed = np.isfinite(sum_q)
     gaps = np.where(allowed, sum_q - sum_q.min(axis=1, keepdims=True), 0.0)
@@ -181,12 +181,12 @@ def softmax(sum_q: Array, eta: float) -> Array:
 
 
 def _least(q: Array) -> Array:
-    """The policy that plays the action of least q, the lowest index on ties."""
+    """The policy that plays the action with the least q; ties go to the lowest index."""
     return np.asarray(np.arange(q.shape[1]) == q.argmin(axis=1)[:, None], np.float64)
 
 
 def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: ChainRule) -> Array:
-    """N of step k from the policies of the steps before."""
+    """N of step k, from the policies of the steps before it."""
     if rule.visits == "latest":
         terms = [occupancy(history[k], policy) for policy in past]
     elif rule.visits == "contemporaneous":
@@ -199,7 +199,7 @@ def _visits(history: Sequence[LayeredMDP], k: int, past: Sequence[Array], rule: 
 def _optimistic_q(model: LayeredMDP, visits: Array, policy: Array, rule: ChainRule, betas: Bonus) -> Array:
     """Q of one step, from the last layer to the first.
 
-    A greedy rule looks for the least Q before it truncates V at 0: truncating Q first would make all unexplored actions alike.
+    A greedy rule takes the action with the least Q and truncates only V at 0: if Q were truncated, all unexplored actions would tie.
     """
     layout, arrays = model.layout, model.transitions.arrays()
     allowed = np.ones(layout.shape, bool) if model.action_mask is None else model.action_mask

@@ -1,7 +1,7 @@
 """Self-tuning OPO in plain NumPy: plausible sets for the bonus, AdaHedge for the learning rate.
 
-No factor and no number of episodes is needed. The structure of the paper's proof stays: the optimistic value is the
-greater of two lower bounds on the true value, one of which is Algorithm 1's, and the policy step is exponential weights.
+It needs no scale factors and no number of episodes. The structure of the paper's proof is kept: the optimistic value is the greater
+of two lower bounds on the true value, one of which is Algorithm 1's, and the policy step uses exponential weights.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["START_GAP", "AdaHedge", "Plausible", "SelfTuningRule", "optimistic_v
 Array = npt.NDArray[Any]
 
 FAR = 1 << 40
-"""A step that no chain comes to."""
+"""A step that no chain reaches."""
 START_GAP = 1e-3
-"""Mixability gap that AdaHedge starts from. Its bound, twice the sum of gaps, holds from any start; 0 would make the policy jump
-between actions whose losses differ by rounding alone."""
+"""Initial mixability gap of AdaHedge. The regret bound, twice the sum of gaps, holds for any initial value; with 0, the policy would
+jump between actions whose losses differ only by rounding."""
 
 
 @dataclass(frozen=True)
 class SelfTuningRule(ChainRule):
-    """The rule of self-tuning OPO; `beta_loss` and `beta_dynamics` are not looked at, as they depend on the step.
+    """The rule of self-tuning OPO. Its betas depend on the step, so `beta_loss` and `beta_dynamics` are ignored.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class SelfTuningRule(ChainRule):
     loss_class_size, dynamics_class_size : float
     delta : float
     episodes : int or None
-        T of the betas. None: the number of the step, rounded up to a power of two.
+        T in the betas. None: the number of the step, rounded up to a power of two.
     plausible : bool
-        Whether plausible sets are kept. The betas are then the paper's; else those of `normalized_betas`.
+        Whether there are plausible sets. If so, the betas are the paper's, else those of `normalized_betas`.
     """
 
     layer_sizes: tuple[int, ...] = ()
@@ -61,7 +61,8 @@ class SelfTuningRule(ChainRule):
     def bonus(self, step: int) -> Bonus:
         """The bonus of a step, counted from 0.
 
-        Beside plausible sets it is not needed where it is at least H for up to `end` visits: a loss-to-go less H is below 0.
+        With plausible sets, it is not needed if it is at least H for every number of visits up to `end`: f - b + P V is then at
+        most 0.
         """
         return _bonus(
             self.layer_sizes,
@@ -77,7 +78,7 @@ class SelfTuningRule(ChainRule):
 def _bonus(
     layer_sizes: tuple[int, ...], n_actions: int, numbers: tuple[float, ...], episodes: int | None, plausible: bool, end: int
 ) -> Bonus:
-    """The bonus of the steps before `end` from the power of two before it on."""
+    """The bonus of steps end / 2 to end - 1, where `end` is a power of two; if not needed, also of later steps that do not need it."""
     layout = Layout(layer_sizes, n_actions)
     *sizes, delta, weight = numbers
     named = dict(zip(("loss_class_size", "dynamics_class_size"), sizes, strict=True))
@@ -87,7 +88,7 @@ def _bonus(
         loss, dynamics = normalized_betas(layout, episodes or end, **named)
     least = min(1.0, loss / 2 / end) + weight * min(1.0, dynamics / 2 / end)
     needed = not plausible or least < layout.horizon * (1 + 1e-6)
-    # Bonuses that make no difference need not be told apart.
+    # Steps that need no bonus can share one, so that their runs are not interrupted.
     if not needed and end < FAR and not (following := _bonus(layer_sizes, n_actions, numbers, episodes, plausible, 2 * end)).needed:
         end = following.end
     return Bonus(loss, frozen(np.full(layout.horizon, dynamics)), end, needed)
@@ -96,7 +97,7 @@ def _bonus(
 def self_tuning_rule(
     layout: Layout, *, loss_class_size: float, dynamics_class_size: float, delta: float, episodes: int | None, plausible: bool
 ) -> SelfTuningRule:
-    """OPO with plausible sets in the place of its factors and AdaHedge in that of its learning rate."""
+    """OPO with plausible sets instead of its scale factors, and AdaHedge instead of its learning rate."""
     return SelfTuningRule(
         beta_loss=0.0,
         beta_dynamics=np.zeros(layout.horizon),
@@ -114,16 +115,17 @@ def self_tuning_rule(
 
 
 class Plausible(NamedTuple):
-    """What the data of the past leave plausible at one context.
+    """The losses and dynamics that are plausible at one context, given past data.
 
     Attributes
     ----------
     model : LayeredMDP
         The best candidates f and P.
     lower : ndarray, shape (n_states, A), or None
-        The least loss of each pair over the plausible losses; None where no plausible sets are kept.
+        The least plausible loss of each state-action pair; None if there are no plausible sets.
     dynamics : sequence of Transitions, or ndarray, shape (n_states, A)
-        The plausible dynamics, one by one; or how far, in total variation, the row of a plausible one may be from P's.
+        The plausible dynamics, one by one; or, for each state-action pair, the largest total variation distance between P and a
+        plausible dynamics.
     """
 
     model: LayeredMDP
@@ -132,14 +134,14 @@ class Plausible(NamedTuple):
 
 
 def least_expectation(plausible: Plausible, h: int, v_next: Array) -> Array:
-    """min_P sum_{s'} P(s'|s,a) v_next(s') over the plausible P, pair by pair; shape (S_h, A)."""
+    """min_P sum_{s'} P(s'|s,a) v_next(s') over the plausible P, for each state-action pair; shape (S_h, A)."""
     model, dynamics = plausible.model, plausible.dynamics
     shape = (model.layout.layer_sizes[h], model.layout.n_actions)
     if not isinstance(dynamics, np.ndarray):
         return np.asarray(np.min([expected_next(t.arrays()[h], v_next, shape) for t in dynamics], axis=0))
     array = model.transitions.arrays()[h]
     rows = np.asarray(array.todense() if array.ndim == 2 else array.reshape(-1, v_next.size), np.float64)
-    # Of each row as much mass as may move, from the largest values on, goes to the least value.
+    # For each pair, move as much mass as the distance allows, from the largest values first, to the least value.
     falling = np.argsort(-v_next, kind="stable")
     mass, radius = rows[:, falling], dynamics[model.layout.layer(h)].reshape(-1, 1)
     radius = np.where(radius >= 1, np.inf, radius)
@@ -175,7 +177,7 @@ class AdaHedge:
     Attributes
     ----------
     loss : ndarray, shape (n_states, A)
-        Sums of Q less their least, infinite where an action is masked.
+        Sums of Q minus their minimum in each state; infinite at masked actions.
     gap : ndarray, shape (n_states,)
         Delta, the sum of the mixability gaps. The regret in a state is at most twice that.
     """
@@ -192,7 +194,7 @@ class AdaHedge:
         return np.asarray(np.where(self.allowed, np.exp(-rate[:, None] * self.loss), 0.0))
 
     def update(self, q: Array) -> None:
-        """Take in the Q of a step."""
+        """Add the Q of a step, and compute the next policy."""
         before = self._weights().sum(axis=1)
         mean = (self.policy * np.where(self.allowed, q, 0.0)).sum(axis=1)
         self.loss = self.loss + q
@@ -206,7 +208,7 @@ class AdaHedge:
 
 
 def self_tuning_chain(history: Sequence[Plausible], rule: SelfTuningRule) -> AdaHedge:
-    """The weights after the steps of `history` at one context: Algorithm 1's inner loop with these two changes."""
+    """AdaHedge after the steps of `history` at one context: Algorithm 1's inner loop with the two changes."""
     uniform = history[0].model.uniform_policy()
     hedge = AdaHedge(uniform)
     policies: list[Array] = []

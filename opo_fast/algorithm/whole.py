@@ -1,4 +1,4 @@
-"""Whole finite classes at the contexts of a pack: all candidates are asked, checked and laid out together, once."""
+"""All candidates of finite classes at the contexts of a pack, evaluated, checked and laid out at once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["WholeClasses"]
 Array = npt.NDArray[Any]
 
 MOST_BYTES = 1 << 20
-"""Of the candidates at a pack's contexts; of larger classes only those that a step needs are laid out."""
+"""Maximum size of the candidates at the contexts of a pack; of larger classes, only the candidates that a step needs are laid out."""
 
 
 class WholeClasses:
-    """The candidates of a loss class and of a dynamics class at the contexts of one pack, as its kernels take them.
+    """The candidates of a loss class and of a dynamics class at the contexts of one pack, in the layout of its kernels.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class WholeClasses:
 
     @classmethod
     def of(cls, engine: ChainEngine, contexts: list[Any]) -> WholeClasses | None:
-        """The classes behind an engine, or None where its source cannot list them, or they are large."""
+        """The classes of an engine, or None if its source cannot list their candidates or they are too large."""
         at = getattr(engine.source, "candidates_at", None)
         first = None if at is None else at(contexts[0])
         if first is None or 8 * LANES * sum(array.size for array in first) > MOST_BYTES:
@@ -77,11 +77,11 @@ class WholeClasses:
         return self._nbytes
 
     def has(self, fit: Hashable) -> bool:
-        """Whether `fit` is a candidate of the dynamics whose rows are probabilities at all contexts of the pack."""
+        """Whether `fit` is a candidate dynamics with valid probabilities at all contexts of the pack."""
         return type(fit) is int and 0 <= fit < len(self._valid) and self._valid[fit]
 
     def table(self, fits: tuple[Any, ...]) -> Array:
-        """Where kernels find these dynamics: address and number of entries of each."""
+        """Address and number of entries of each of these dynamics, for the kernels."""
         table = np.empty((len(fits), 2), np.int64)
         table[:, 0] = fits
         table[:, 0] *= self._stride

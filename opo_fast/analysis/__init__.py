@@ -1,4 +1,4 @@
-"""The paper's theory on a run: bounds, the decomposition of the regret, and both sides of the lemmas."""
+"""The paper's theory applied to a run: bounds, the decomposition of the regret, and both sides of the lemmas."""
 
 from ..runs.decomposition import ModelErrors, RegretTerms, regret_decomposition
 from ..runs.steps import Step, agent_steps, history_at, optimistic_steps

@@ -1,7 +1,7 @@
-"""Whether steps are those of Algorithm 1: the exact residuals of the equations that define them.
+"""Whether steps are those of Algorithm 1: the residuals of the equations that define them.
 
-The inequalities of `lemma_checks` hold for a range of parameters and visits; these equations hold for one. They are evaluated
-with the plain NumPy operations, so they judge kernels and engine as well.
+The inequalities of `lemma_checks` hold for a range of parameters and visits; these equations only hold for the right ones. They are
+evaluated with plain NumPy operations, so they also check kernels and engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EquationCheck", "algorithm_checks"]
 Array = npt.NDArray[Any]
 
 TOLERANCE = 1e-9
-"""Residual up to which an equation holds, relative to the size of what it defines."""
+"""Largest residual with which an equation counts as satisfied."""
 
 _SOURCES = {
     "visits": "N^t = sum_{i<t} q(s, a | pi^i, P^t) (eq. (2), denominator)",
@@ -38,15 +38,15 @@ _SOURCES = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EquationCheck:
-    """One of the defining equations along given steps. Printed, it shows the largest residual and its step.
+    """One of the defining equations, evaluated at given steps. Its repr shows the largest residual and its step.
 
     Attributes
     ----------
     source : str
-        The equation, and where it stands in the paper.
+        The equation, and its place in the paper.
     residual : ndarray, shape (t,)
-        For each step the largest difference between its two sides over states and actions, divided by the larger of 1 and the
-        largest entry of the right side.
+        For each step the largest difference between the two sides over state-action pairs, divided by the larger of 1 and the largest
+        entry of the right side.
     """
 
     source: str
@@ -66,24 +66,24 @@ class EquationCheck:
 def algorithm_checks(steps: Iterable[Step], *, eta: float, beta_loss: float, beta_dynamics: float) -> dict[str, EquationCheck]:
     """Residuals of the five equations that define a step of Algorithm 1: visits, bonus, Q, V and policy.
 
-    Each is evaluated on what the steps themselves say of its right side, so that one fault shows in one equation.
+    The right side of each equation is computed from the steps' own arrays, so that an error shows in one equation only.
 
     Parameters
     ----------
     steps : iterable of Step
-        Steps t = 1, 2, ... at one context, as `optimistic_steps` gives them, or from another implementation.
+        Steps t = 1, 2, ... at one context, from `optimistic_steps` or another implementation.
     eta, beta_loss, beta_dynamics : float
-        What the steps are said to have been computed with, at least 0.
+        The parameters with which the steps were computed, at least 0.
 
     Returns
     -------
     dict of EquationCheck
-        Under "visits", "bonus", "Q", "V", "policy"; ``print(*checks.values(), sep="\\n")`` shows them all.
+        With the keys "visits", "bonus", "Q", "V", "policy"; ``print(*checks.values(), sep="\\n")`` shows them all.
 
     Raises
     ------
     OpoError
-        No steps, steps of another type, layout or action mask, or parameters out of range.
+        There are no steps, or they have another type or different layouts or action masks, or a parameter is out of range.
     """
     eta, beta_loss, beta_dynamics = as_number(eta, "eta"), as_number(beta_loss, "beta_loss"), as_number(beta_dynamics, "beta_dynamics")
     if not isinstance(steps, Iterable):
@@ -112,11 +112,11 @@ def algorithm_checks(steps: Iterable[Step], *, eta: float, beta_loss: float, bet
 
 
 class _Visits:
-    """Sums of the occupancies of all policies so far, one for each dynamics that is asked about."""
+    """Sums of the occupancies of all policies so far, one for each dynamics that a step uses."""
 
     def __init__(self) -> None:
         self.policies: list[Array] = []
-        # The transitions are kept as well, so that no others can have their id.
+        # Keeping the transitions prevents that their id is used again.
         self.sums: dict[int, tuple[Any, Array, int]] = {}
 
     def add(self, policy: Array) -> None:
@@ -147,7 +147,7 @@ class _Weights:
 
 
 def _optimistic_q(step: Step) -> Array:
-    """The right side of the equation of Q, from the step's own V and bonus."""
+    """The right side of the equation for Q, from the step's own V and bonus."""
     model, layout = step.model, step.model.layout
     q = model.losses - step.bonus
     for h, block in enumerate(model.transitions.arrays()):
@@ -157,6 +157,6 @@ def _optimistic_q(step: Step) -> Array:
 
 
 def _difference(left: Array, right: Array) -> float:
-    """Largest difference, relative to the larger of 1 and the largest entry of `right`; infinite where something is not finite."""
+    """Largest difference, relative to the larger of 1 and the largest entry of `right`; infinite if it is not finite."""
     gap = float(np.abs(left - right).max()) / max(1.0, float(np.abs(right).max()))
     return gap if np.isfinite(gap) else float("inf")

@@ -1,8 +1,8 @@
 """Every bound that the paper states, as a number with its explicit constants.
 
-Logarithms of sizes are taken apart, since T^4 H |F||P| / delta^2 itself may overflow. All bounds hold for any positive
-parameters of the algorithm; with the theorem's they are the theorem's. Where a bound exceeds H T, which no policy exceeds, it
-says nothing: at practical T all of them do.
+Logarithms are computed factor by factor, since T^4 H |F||P| / delta^2 itself may overflow. All bounds hold for any positive parameters of
+the algorithm; the theorem's parameters give the theorem's bounds. No regret exceeds H T, so a bound above that is vacuous; for practical T
+all of them are.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
 
 MOST_EPISODES = 10**100
 SMALLEST, SMALLEST_GAMMA = 1e-280, 1e-300
-"""Of eta and the betas, and of gamma: the proof divides by them, and by them over powers of H."""
+"""Smallest eta and betas, and smallest gamma: the proof divides by them, and smaller ones would overflow."""
 
 
 class OracleErrors(NamedTuple):
-    """Errors of the fits: of one context, for each episode, (T,); or the bounds on their expectation over contexts.
+    """Errors of the fits: at one context for each episode, (T,); or the bounds on their expectation over contexts.
 
     Attributes
     ----------
@@ -54,8 +54,8 @@ def oracle_guarantees(
 ) -> OracleErrors:
     """Bounds on the expected errors of the oracles, each with probability 1 - delta for all episodes (section 2.3).
 
-    They bound the expectation over contexts of `oracle_errors`. Parameters as in `parameters`. `bounds` has the same at delta / 8, as
-    the lemmas need them.
+    They bound the expectation over contexts of `oracle_errors`. Parameters as in `parameters`. `bounds` has them at delta / 8, as the
+    lemmas use them.
     """
     instance(layout, "layout", Layout)
     t = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES)
@@ -73,7 +73,7 @@ def _guarantees(horizon: int, episodes: int, loss_class_size: float, dynamics_cl
 
 
 class Thresholds(NamedTuple):
-    """The betas of Algorithm 1, and thresholds of the events A and B (section 4.2) that the lemmas allow beside them."""
+    """The betas of Algorithm 1, and thresholds of the events A and B (section 4.2) that the lemmas allow for these betas."""
 
     beta_loss: float
     beta_dynamics: float
@@ -98,7 +98,7 @@ def thresholds(
     Raises
     ------
     OpoError
-        A number out of range, or thresholds that the lemmas do not allow.
+        A number is out of range, or the lemmas do not allow the thresholds.
     """
     beta_loss, beta_dynamics = as_number(beta_loss, "beta_loss", least=SMALLEST), as_number(beta_dynamics, "beta_dynamics", least=SMALLEST)
     most = min(beta_loss, beta_dynamics) / 2
@@ -125,28 +125,28 @@ class Bounds(NamedTuple):
     bonus_sum : float
         Their sum: the expected sum of bonuses, with probability 1 - delta / 4.
     bonus_lemma : float
-        The same as the lemma (bonus bound) states it, with H + 2 H^2 rounded up to 3 H^2: 6 T H^3 log(4 T H |P| / delta) / gamma
-        and 7 times `bonus_case_2`.
+        The same in the form of the lemma (bonus bound), with H + 2 H^2 rounded up to 3 H^2: 6 T H^3 log(4 T H |P| / delta) / gamma plus
+        7 times `bonus_case_2`.
     fit_errors : float
         What the errors of the fits add to term (i) and to term (iv): 112 T H^3 L / beta_l + 25 T H^4 log(8 T H |P| / delta) / beta_P.
     term_i, term_iii, term_iv : float
-        Lemmas of section 4.1; term_i has twice the bonus sum in it.
+        Lemmas of section 4.1; term_i contains the bonus sum twice.
     expected : float
         The first line of the theorem's proof, the tightest that the paper states: E[regret], with probability 1 - 3 delta / 4.
     expected_from_lemmas : float
         term_i + term_iii + term_iv. The theorem's first line has the bonus sum once, the lemma on term (i) has it twice.
     expected_balanced : float
-        The line after it, whose factors were raised to balance the terms.
+        The next line of that proof, in which factors are raised to balance the terms.
     azuma : float
         By how much the regret differs from its expectation over contexts: 2H sqrt(2T log(8 / delta)), with probability 1 - delta / 4.
     regret : float
-        The regret with probability 1 - delta: `expected_balanced` and `azuma`.
+        The regret, with probability 1 - delta: `expected_balanced` + `azuma`.
     regret_tight : float
-        The same from `expected`.
+        `expected` + `azuma`.
     regret_from_lemmas : float
-        The same from `expected_from_lemmas`, which is what the lemmas of the paper prove.
+        `expected_from_lemmas` + `azuma`, which is what the lemmas of the paper prove.
     trivial : float
-        H T, which no policy exceeds.
+        H T, which no regret exceeds.
     """
 
     squared: float
@@ -196,20 +196,21 @@ def bounds(
     delta : float
         Failure probability, in (0, 1).
     eta, beta_loss, beta_dynamics : float, optional
-        At least 1e-280 (eta, which moves nothing there, may be 0 with a single action). Default: the theorem's.
+        At least 1e-280; with a single action, where eta has no effect, it may be 0. Default: the theorem's.
     gamma, gamma_visits : float, optional
         The thresholds of the events A and B (section 4.2). Default: min{beta_loss, beta_dynamics} / (864 H^4), and half of the
-        least beta. The paper needs 432 H^4 gamma <= gamma_visits <= min{beta_loss, beta_dynamics} / 2.
+        smaller beta. The paper needs 432 H^4 gamma <= gamma_visits <= min{beta_loss, beta_dynamics} / 2.
     term_iii : float, optional
-        What bounds term (iii) in the place of H log|A| / eta + eta T H^3 / 2. For self-tuning OPO that was given this number of
-        episodes: twice the mixability gaps that a run reports (`hedge_bound` of its diagnostics, in expectation over contexts),
-        or `adahedge_bound` ahead of a run. Its other lower bound on Q only lowers term (i) and leaves term (iv) as it is while
-        the truth is plausible, so what holds with probability 1 - delta does with 1 - 2 delta there.
+        A bound on term (iii) instead of H log|A| / eta + eta T H^3 / 2. For self-tuning OPO that was given this number of episodes: twice
+        the mixability gaps that a run reports (`hedge_bound` of its diagnostics, in expectation over contexts), or `adahedge_bound`
+        before a run. Self-tuning OPO also raises Q to its lower bound over the plausible models. That only lowers term (i), and it leaves
+        the bound on term (iv) as it is while the truth is plausible; so what holds with probability 1 - delta then holds with
+        1 - 2 delta.
 
     Raises
     ------
     OpoError
-        A parameter out of range, or thresholds that the lemmas do not allow.
+        A parameter is out of range, or the lemmas do not allow the thresholds.
     """
     instance(layout, "layout", Layout)
     t = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES)
@@ -217,7 +218,7 @@ def bounds(
     sizes = {"loss_class_size": loss_class_size, "dynamics_class_size": dynamics_class_size}
     theirs = parameters(layout, t, **sizes, delta=delta)
     h = layout.horizon
-    # With a single action the theorem's eta is 0, and there is nothing to lose.
+    # With a single action the theorem's eta is 0, and term (iii) is too.
     rate = theirs.eta if eta is None else as_number(eta, "eta", least=SMALLEST if layout.n_actions > 1 else 0.0)
     betas = theirs.beta_loss if beta_loss is None else beta_loss, theirs.beta_dynamics if beta_dynamics is None else beta_dynamics
     b_l, b_p, gamma, gamma_visits = thresholds(h, *betas, gamma, gamma_visits)
@@ -264,14 +265,14 @@ def bounds(
 
 
 def adahedge_bound(layout: Layout, episodes: int) -> float:
-    """Term (iii) of self-tuning OPO: over the layers AdaHedge's worst case, H^2 sqrt(T log|A|) + H^2 (4/3 log|A| + 2) + 0.002 H.
+    """Bound on term (iii) of self-tuning OPO: AdaHedge's worst case over the layers, H^2 sqrt(T log|A|) + H^2 (4/3 log|A| + 2) + 0.002 H.
 
     AdaHedge's regret is at most twice its sum of mixability gaps, which a run reports; for losses of range S that is at most
-    S sqrt(T log K) + S (4/3 log K + 2) (De Rooij, Van Erven, Gruenwald and Koolen, JMLR 2014, Corollary 9). Q of the layer h has
-    a range of at most H - h + 1, here H in each layer.
+    S sqrt(T log K) + S (4/3 log K + 2) (De Rooij, Van Erven, Gruenwald and Koolen, JMLR 2014, Corollary 9). Q in layer h has a range of at
+    most H - h + 1; H is used for each layer.
 
-    Sums of gaps begin at Delta_0 = 0.001 instead of 0. The corollary's proof gives Delta_T^2 <= S^2 T log K / 4 + c Delta_T with
-    c = S (2/3 log K + 1), now with Delta_0^2 on the right, so that Delta_T <= S sqrt(T log K) / 2 + Delta_0 + c.
+    Here the sums of gaps begin at Delta_0 = 0.001 instead of 0. The corollary's proof gives Delta_T^2 <= S^2 T log K / 4 + c Delta_T with
+    c = S (2/3 log K + 1); with Delta_0^2 added to the right side, Delta_T <= S sqrt(T log K) / 2 + Delta_0 + c.
     """
     instance(layout, "layout", Layout)
     t, h = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES), layout.horizon
@@ -282,19 +283,19 @@ def adahedge_bound(layout: Layout, episodes: int) -> float:
 def informative_from(
     layout: Layout, *, loss_class_size: float, dynamics_class_size: float, delta: float = 0.05, statement: str = "regret_tight"
 ) -> float:
-    """The number of episodes from which a bound at the theorem's parameters is below H T, found by halving on a logarithmic scale.
+    """The number of episodes from which on a bound at the theorem's parameters is below H T, by bisection on a logarithmic scale.
 
     Parameters
     ----------
     layout, loss_class_size, dynamics_class_size, delta
         As in `bounds`.
     statement : str
-        One of the fields of `Bounds` but "trivial".
+        A field of `Bounds` other than "trivial".
 
     Returns
     -------
     float
-        At most 10^100, which stands for never.
+        10^100 stands for never.
     """
     known = [name for name in Bounds._fields if name != "trivial"]
     if statement not in known:
@@ -308,11 +309,10 @@ def informative_from(
 
 
 def lower_bound(layout: Layout, episodes: int, *, loss_class_size: float, dynamics_class_size: float) -> float:
-    """The rate sqrt(T H |S||A| log(|F| / |S|) / log|A|) below which no algorithm's worst case stays, without its constant.
+    """The lower bound sqrt(T H |S||A| log(|F| / |S|) / log|A|) on the worst-case regret of any algorithm, without its constant.
 
-    As the paper cites it (Levy and Mansour 2022, for |F| and |P| of the same order); Theorem 1 differs from it by H^3.5 and
-    logarithms.
-    It is 0 for classes of at most |S| candidates, which are too small for its instance.
+    As cited in the paper (Levy and Mansour 2022, for |F| and |P| of the same order); Theorem 1 differs from it by H^3.5 and logarithms.
+    It is 0 for classes of at most |S| candidates, which are too small for the construction.
     """
     instance(layout, "layout", Layout)
     t = as_integer(episodes, "episodes", least=1, most=MOST_EPISODES)
@@ -331,7 +331,7 @@ def literature_rates(
     p_min: float | None = None,
     eluder: float | None = None,
 ) -> dict[str, float]:
-    """The rates of the paper's Table 1 without their constants and logarithms of T; NaN where an assumption's number is missing.
+    """The rates of the paper's Table 1, without constants and logarithms of T; NaN if the parameter of an assumption is not given.
 
     Parameters
     ----------

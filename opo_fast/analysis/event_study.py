@@ -1,4 +1,4 @@
-"""The events of the proof over many seeds: how often each statement held, as a table and as a picture."""
+"""The events of the proof over many seeds: how often each statement held, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents
-from .._support.checks import MANY, as_integer, as_items, as_number, having
+from .._support.checks import as_integer, as_number, having
 from .._support.files import writing
 from .._support.interrupts import interrupts
 from .._support.progress import bar
 from ..errors import OpoError
+from ..runs.many import seed_numbers
 from ..runs.plots import COLOURS, LINES, lighten, new_figure, save_figure
 from ..runs.simulation import simulate
 from ..runs.statistics import band
@@ -29,20 +30,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class EventStudy:
-    """The events of runs that differ in their seed alone.
+    """The events of runs that only differ in their seed.
 
     Attributes
     ----------
     name : str
-        Of the environment.
+        Name of the environment.
     seeds : tuple of int
-        Those that were finished.
+        The seeds whose runs were finished.
     frequencies : dict of Frequency
-        Of each statement, in the order of the proof.
+        For each statement, in the order of the proof.
     columns : dict of ndarray, shape (seeds, T)
-        What `RunEvents.columns` has, of each run.
+        `RunEvents.columns` of all runs.
     bounds : Bounds
-        Of the first run.
+        The bounds of the first run.
     gamma, gamma_visits : float
     """
 
@@ -56,7 +57,7 @@ class EventStudy:
 
     @property
     def consistent(self) -> bool:
-        """Whether the paper may be right in each of its statements."""
+        """Whether the runs are consistent with every statement of the paper."""
         return all(found.consistent for found in self.frequencies.values())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -65,7 +66,7 @@ class EventStudy:
             np.savez_compressed(file, seeds=np.array(self.seeds), **self.columns)  # type: ignore[arg-type]
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Events, bonus sums, errors of the fits and frequencies in one picture (extra `plot`); returns the matplotlib Figure."""
+        """Plot events, bonus sums, errors of the fits and frequencies (extra `plot`); returns the matplotlib Figure."""
         figure = new_figure(11.0, 7.6)
         axes = figure.subplots(2, 2)
         episodes = np.arange(1, next(iter(self.columns.values())).shape[1] + 1)
@@ -77,7 +78,7 @@ class EventStudy:
         axes[0, 1].set(title="Expected bonuses so far", ylabel="sum of bonuses")
         for i, (name, right) in enumerate((("squared", self.bounds.squared), ("hellinger", self.bounds.hellinger))):
             self._curve(axes[1, 0], episodes, np.maximum(self.columns[name], 1e-3), f"{name} errors", i)
-            axes[1, 0].axhline(right, color=COLOURS[i], linestyle=LINES[i], linewidth=0.8, label=f"their guarantee, {right:,.0f}")
+            axes[1, 0].axhline(right, color=COLOURS[i], linestyle=LINES[i], linewidth=0.8, label=f"guarantee, {right:,.0f}")
         axes[1, 0].set(title="Errors of the fits", ylabel="expected sum over the past, at least 0.001", yscale="log")
         for one in axes.flat[:3]:
             one.set_xlabel("episode")
@@ -96,7 +97,7 @@ class EventStudy:
         axes.fill_between(episodes, low, high, color=COLOURS[number], alpha=0.2, linewidth=0)
 
     def _frequencies(self, axes: Any) -> None:
-        """Frequencies with their intervals, and ticks where the paper says at least."""
+        """Frequencies with their intervals, and a tick at the least frequency according to the paper."""
         for y, found in enumerate(self.frequencies.values()):
             share = found.held / found.runs
             colour, marker = (COLOURS[0], "o") if found.consistent else (COLOURS[1], "X")
@@ -105,7 +106,7 @@ class EventStudy:
             axes.plot(found.probability, y, "|", color="black", markersize=9)
         axes.set_yticks(range(len(self.frequencies)), list(self.frequencies), fontsize=7)
         axes.invert_yaxis()
-        axes.set(title="How often it held (tick: the paper's least; cross: below)", xlabel="share of the runs, 95 % interval")
+        axes.set(title="Frequencies (tick: the paper's lower bound; cross: below it)", xlabel="share of the runs, 95 % interval")
 
 
 def event_study(
@@ -124,29 +125,29 @@ def event_study(
     Parameters
     ----------
     env : Environment
-        With listed contexts.
+        It must list its contexts.
     episodes : int
         T.
     seeds : int or sequence of int
-        Different seeds, or how many from 0 on.
+        Different seeds, or their number: n stands for 0, ..., n - 1.
     delta, gamma, gamma_visits : float
-        As in `bounds`; delta is the agent's, too.
+        As in `bounds`; `delta` is also given to the agent.
     progress : bool, optional
-        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
+        Show a bar. Default: on a terminal and in a notebook, once two seconds have passed.
     **options
-        Of the agent (`opo_fast.agents.make`). Default: the theory's constants.
+        Keyword arguments of `opo_fast.agents.make`. Default: the theory's constants.
 
     Returns
     -------
     EventStudy
-        After Ctrl-C, of the seeds that were finished.
+        After Ctrl-C, with the seeds that were finished.
     """
     chosen, episodes = _seeds(seeds), as_integer(episodes, "episodes", least=1)
     delta = as_number(delta, "delta", least=0.0, most=1.0, strict=True)
     options = {**(options or {"tuning": "theory"}), "delta": delta}
     having(env, "env", ("layout", "loss_class", "dynamics_class"), "an Environment")
     agent = _agent(env, episodes, options)
-    # Before the first run, which may take long.
+    # Bad thresholds are refused before the first run, which may take long.
     own = thresholds(env.layout.horizon, *constant_betas(agent, episodes), gamma, gamma_visits)
     runs, done = [], []
     with bar("events", len(chosen), progress) as show, interrupts() as interrupted:
@@ -174,19 +175,18 @@ def event_study(
 
 
 def _seeds(seeds: Any) -> list[int]:
-    """The seeds that were asked for."""
-    if hasattr(seeds, "__index__"):
-        return list(range(as_integer(seeds, "seeds", least=1, most=MANY)))
-    listed = as_items(seeds, "seeds", "whole numbers", some=True)
-    found = [as_integer(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(listed)]
+    """The seeds, which must be different."""
+    found = list(seed_numbers(seeds))
+    if not found:
+        raise OpoError("seeds: at least one is needed, got none")
     for i, seed in enumerate(found):
         if seed in found[:i]:
-            raise OpoError(f"seeds[{i}] is {seed}, which is seeds[{found.index(seed)}] too: a run counts once, so give each seed once")
+            raise OpoError(f"seeds[{i}] is {seed}, and so is seeds[{found.index(seed)}]: give each seed only once")
     return found
 
 
 def _agent(env: Any, episodes: int, options: dict[str, Any]) -> agents.OPO:
-    """OPO for one run; self-tuning, it is told the number of episodes, so that its betas are constant."""
+    """OPO for one run; self-tuning OPO is told the number of episodes, so that its betas are constant."""
     if options.get("tuning") != "auto":
         return agents.make("opo", env, episodes=episodes, **options)  # type: ignore[no-any-return]
     mask = getattr(env, "action_mask", None)

@@ -1,9 +1,9 @@
-"""The events A and B of the proof along a run, the three bonus sums, and every statement of the paper beside its probability.
+"""The events A and B of the proof along a run, the three bonus sums, and all statements of the paper with their probabilities.
 
-Section 4.2 and appendix A.2 of the paper look at a fixed context c, in episodes t >= 2, with the sums over the past policies:
+Section 4.2 and appendix A.2 of the paper look at a fixed context c in episodes t >= 2, with sums over the past policies:
 
 - A: sum_{i<t} E[ sum_h D_H^2(P^t, P*) ] > gamma, the dynamics are still inaccurate;
-- B(h, s, a): 1 + sum_{i<t} q(s, a | pi^i, P*) <= gamma', the pair is under-explored.
+- B(h, s, a): 1 + sum_{i<t} q(s, a | pi^i, P*) <= gamma', the state-action pair is under-explored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUNDING = 1e-9
 
 
 class ContextEvents(NamedTuple):
-    """What the proof looks at, at one context that is thought to be played in every episode t = 1, ..., T.
+    """The quantities of the proof at one context, as if it were played in every episode t = 1, ..., T.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class ContextEvents(NamedTuple):
     under_explored : ndarray of bool, shape (T, n_states, A)
         Event B; False at masked pairs.
     bonuses : ndarray, shape (T, 3)
-        The expected bonus along an episode under A, under not A and B, under not A and not B; 0 in the first episode.
+        The expected bonus along an episode under A, under not A and B, and under not A and not B; 0 in the first episode.
     factor : ndarray, shape (T,)
-        The largest (1 + true visits) / (1 + estimated visits) over pairs with neither A nor B; NaN where there are none.
+        The largest (1 + true visits) / (1 + estimated visits) over pairs with neither A nor B; NaN if there are none.
     capped : ndarray, shape (T,)
-        The largest b_beta - (beta/2) / (1 + true visits) over pairs with B and both betas; NaN where there are none.
+        The largest b_beta - (beta/2) / (1 + true visits) over both betas and the pairs with B; NaN if there are none.
     measure, measure_back : ndarray, shape (T,)
-        The largest left less right side, over the pairs, of the value change of measure and of its corollary.
+        The largest difference, left minus right side, over the pairs in the value change of measure and in its corollary.
     regret, term_i, term_iii, term_iv : ndarray, shape (T,)
     """
 
@@ -86,9 +86,9 @@ def context_events(
     truth : LayeredMDP
         The true model of the context.
     steps : StackedSteps
-        What `stacked_steps` gives, or what another implementation computed.
+        From `stacked_steps`, or from another implementation.
     beta_loss, beta_dynamics, gamma, gamma_visits : float
-        Above 0. That gamma and gamma' are as the paper needs them is not checked here.
+        Above 0. Whether gamma and gamma' satisfy the paper's conditions is not checked here.
     """
     instance(truth, "truth", LayeredMDP)
     instance(steps, "steps", StackedSteps)
@@ -110,8 +110,7 @@ def context_events(
     capped = np.maximum(*(mine - beta / 2 / (1 + past) for mine, beta in zip((steps.bonus_loss, steps.bonus_dynamics), betas, strict=True)))
     total = hellinger[:, None, None]
     there = steps.visits - (3 * past + 9 * h**2 * total), past - (3 * steps.visits + (54 * h**2 + 162 * h**4) * total)
-    value, ahead = (q * truth.losses).sum(axis=(1, 2)), np.array([judge.ahead(v) for v in steps.v])
-    omd = (judge.reach.sum(axis=1) * (steps.q * (steps.policies - judge.optimal)).sum(axis=2)).sum(axis=1)
+    value = (q * truth.losses).sum(axis=(1, 2))
     return ContextEvents(
         past,
         steps.visits,
@@ -126,19 +125,19 @@ def context_events(
         _largest(there[1], np.broadcast_to(allowed, past.shape)),
         value - judge.value,
         value - steps.v[:, 0],
-        omd,
-        (judge.reach * (steps.q - truth.losses - ahead)).sum(axis=(1, 2)),
+        judge.omd(steps.q, steps.policies),
+        judge.bellman(steps.q, np.array([judge.ahead(v) for v in steps.v])),
     )
 
 
 def _largest(values: Array, where: Array) -> Array:
-    """The largest entry of each step at the pairs `where`; NaN where there are none."""
+    """The largest entry of each step among the pairs `where`; NaN if there are none."""
     found = np.where(where, values, -np.inf).max(axis=(1, 2))
     return np.where(np.isneginf(found), np.nan, found)
 
 
 class Statement(NamedTuple):
-    """A statement of the paper about a run: left <= right with at least some probability.
+    """A statement of the paper about a run: left <= right, with at least a certain probability.
 
     Attributes
     ----------
@@ -155,13 +154,13 @@ class Statement(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it held in this run, up to rounding: where there is nothing to compare it did, and not where a side is NaN."""
+        """Whether it held in this run, up to rounding; a left side of -infinity (nothing to compare) holds, NaN does not."""
         return self.left <= self.right + ROUNDING * (1 + abs(self.right))
 
 
 @dataclass(frozen=True, eq=False)
 class RunEvents:
-    """The events of a run, at all contexts, and the statements of the paper about it.
+    """The events of a run at all contexts, and the statements of the paper about it.
 
     Attributes
     ----------
@@ -175,9 +174,9 @@ class RunEvents:
         The regret of the run at the contexts that were played.
     horizon : int
     pairs : int
-        Allowed pairs of a state and an action.
+        Number of allowed state-action pairs.
     implausible : float
-        The probability with which the truth may leave the plausible sets of self-tuning OPO, at most its delta; 0 where it has none.
+        Bound on the probability that the truth leaves the plausible sets of self-tuning OPO, its delta; 0 without such sets.
     """
 
     contexts: tuple[Any, ...]
@@ -208,12 +207,12 @@ class RunEvents:
         return found | {name: self.expected(name) for name in ("regret", "term_i", "term_iii", "term_iv")}
 
     def worst(self, name: str) -> float:
-        """The largest entry of a column over contexts and episodes t >= 2; -infinity where there is none."""
+        """The largest entry of a column over contexts and episodes t >= 2; -infinity if there is none."""
         found = np.concatenate([getattr(events, name)[1:] for events in self.each])
         return float(np.max(found, initial=-np.inf, where=~np.isnan(found)))
 
     def statements(self) -> dict[str, Statement]:
-        """Every statement of the paper with what the run has on its left side, in the order of the proof."""
+        """Every statement of the paper, with the run's numbers on its left side, in the order of the proof."""
         delta, bound, h = self.delta, self.bounds, self.horizon
         cases, hellinger = self.expected("bonuses").sum(axis=0), self.expected("hellinger")
         terms = {name: float(self.expected(name).sum()) for name in ("term_i", "term_iii", "term_iv", "regret")}
@@ -265,17 +264,17 @@ def run_events(
     Parameters
     ----------
     cmdp : ContextualMDP
-        With its contexts and their probabilities listed.
+        It must list its contexts and their probabilities.
     agent : OPO
-        As the run left it. Self-tuning OPO must have been given the number of episodes, so that its betas are constant:
-        ``opo_fast.OPO(layout, loss_class, dynamics_class, episodes=T)``. Term (iii) is then bounded by twice its mixability gaps, and
-        what needs its plausible sets holds with a probability that is lower by their delta.
+        In its state at the end of the run. Self-tuning OPO must have been given the number of episodes, so that its betas are constant:
+        ``opo_fast.OPO(layout, loss_class, dynamics_class, episodes=T)``. Term (iii) is then bounded by twice its mixability gaps, and the
+        probability of statements that rest on its plausible sets is lower by their delta.
     run : SimulationResult
         The whole run of this agent in `cmdp`.
     delta, gamma, gamma_visits : float
         As in `bounds`.
     progress : bool, optional
-        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
+        Show a bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------
@@ -284,7 +283,7 @@ def run_events(
     Raises
     ------
     OpoError
-        Contexts that are not listed, an agent or an environment that is not the run's, or thresholds that the lemmas do not allow.
+        The contexts are not listed, agent or environment are not those of the run, or the lemmas do not allow the thresholds.
     """
     having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
     instance(agent, "agent", OPO)
@@ -322,14 +321,14 @@ def run_events(
 
 
 def _places(run: SimulationResult, contexts: Sequence[Any]) -> list[int]:
-    """The position among `contexts` of that of each episode."""
+    """The position in `contexts` of each episode's context."""
     place = {context_key(context): i for i, context in enumerate(contexts)}
     played = contexts_of(run)
     for t, context in enumerate(played):
         if context_key(context) not in place:
             raise OpoError(
-                f"run: the context of episode {t + 1}, {shown(context)}, is none of cmdp's with a probability above 0: the environment of "
-                "the run is needed"
+                f"run: the context of episode {t + 1}, {shown(context)}, has no positive probability in cmdp: the environment of the run "
+                "is needed"
             )
     return [place[context_key(context)] for context in played]
 
@@ -342,14 +341,14 @@ class Frequency(NamedTuple):
     source : str
     held, runs : int
     probability : float
-        What the paper says at least.
+        The paper's lower bound on the probability of the statement.
     low, high : float
         95 % Clopper-Pearson interval of the frequency.
     tightest : float
-        The largest left side less its right side; NaN where one of them is.
+        The largest difference, left minus right side; NaN if one of them is NaN.
     share : float
-        The largest left side divided by its right side, of the runs with something to compare and a right side other than 0; NaN where
-        there is none.
+        The largest ratio of left to right side over the runs with a finite left side and a right side other than 0; NaN if there is no
+        such run.
     """
 
     source: str
@@ -363,7 +362,8 @@ class Frequency(NamedTuple):
 
     @property
     def consistent(self) -> bool:
-        """Whether the paper may be right: a certain statement held in each run, of the others the interval reaches its probability."""
+        """Whether the runs are consistent with the paper: a statement with probability 1 held in each run, and otherwise the interval
+        reaches the probability."""
         return self.held == self.runs if self.probability == 1.0 else self.high >= self.probability
 
 
@@ -373,7 +373,7 @@ def event_frequencies(runs: Iterable[dict[str, Statement]]) -> dict[str, Frequen
     Parameters
     ----------
     runs : iterable of dict
-        What `RunEvents.statements` gives, one for each seed.
+        The results of `RunEvents.statements`, one for each seed.
     """
     from scipy import stats
 

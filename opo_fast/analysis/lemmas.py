@@ -1,4 +1,4 @@
-"""Both sides of the paper's lemmas on a run: which hold, by how much, and where a broken ingredient shows."""
+"""Both sides of the paper's lemmas on a run: which of them hold, and by how much."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 def oracle_errors(truth: LayeredMDP, steps: Iterable[Step]) -> OracleErrors:
-    """Errors of the fits at one context in each episode, weighted by what the earlier policies visit in the true model.
+    """Errors of the fits at one context in each episode, weighted by the occupancies of the earlier policies in the true model.
 
     Parameters
     ----------
@@ -62,16 +62,16 @@ def _walk(judge: Truth, steps: Iterable[Step]) -> Iterator[tuple[Step, Array, Ar
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LemmaCheck:
-    """Both sides of an inequality of the paper's proof on a run. Printed, it shows them where they are tightest.
+    """Both sides of an inequality of the paper's proof on a run. Its repr shows them where they are tightest.
 
     Attributes
     ----------
     source : str
         The lemma, or the place in its proof.
     left, right : ndarray
-        The two sides at each place where they were compared; of the pairs of one step only the tightest is kept.
+        The two sides wherever they were compared; for comparisons per state-action pair only the tightest pair of each step.
     exact : bool
-        Whether the lemma says that they are equal.
+        Whether the lemma is an equality.
     """
 
     source: str
@@ -81,7 +81,7 @@ class LemmaCheck:
 
     @property
     def slack(self) -> Array:
-        """right - left, or -|right - left| of an equality: below 0 where the lemma is violated."""
+        """right - left, or -|right - left| for an equality; negative where the lemma is violated."""
         return -np.abs(self.right - self.left) if self.exact else self.right - self.left
 
     @property
@@ -122,18 +122,18 @@ _EXACT = ("value difference", "value difference, played")
 def lemma_checks(truth: LayeredMDP, steps: Iterable[Step], *, eta: float, beta_loss: float, beta_dynamics: float) -> dict[str, LemmaCheck]:
     """Both sides of the key inequalities of the paper's proof, at one context (section 4 and appendix A).
 
-    All hold for any fits, as long as Algorithm 1 ran with these parameters: where the paper goes on to bound the errors of the
-    fits by the oracles' guarantees, the errors themselves stand here on the right (see `oracle_errors`). Sums over episodes
-    suppose that the context is played in each, as the proof does before it averages over contexts.
+    All hold for any fits, as long as Algorithm 1 ran with these parameters: the right sides contain the errors of the fits themselves (see
+    `oracle_errors`), which the paper then bounds by the oracles' guarantees. Sums over episodes assume that the context is played in each
+    of them, as the proof does before it averages over contexts.
 
     Parameters
     ----------
     truth : LayeredMDP
         The true model of the context.
     steps : iterable of Step
-        What `optimistic_steps` gives, or what another implementation computed.
+        From `optimistic_steps`, or from another implementation.
     eta, beta_loss, beta_dynamics : float
-        The parameters that the steps were computed with, at least 1e-280.
+        The parameters with which the steps were computed, at least 1e-280.
 
     Returns
     -------
@@ -167,7 +167,8 @@ def lemma_checks(truth: LayeredMDP, steps: Iterable[Step], *, eta: float, beta_l
         squared, hellinger = squared + float((past * loss).sum()), hellinger + total
 
         bellman = step.q - truth.losses - ahead
-        value, omd, phi = float(evaluate(truth, step.policy).v[0]), judge.omd(step), float((judge.reach * bellman).sum())
+        value, omd = float(evaluate(truth, step.policy).v[0]), float(judge.omd(step.q, step.policy))
+        phi = float(judge.bellman(step.q, ahead))
         sides["value difference"].append((float(step.v[0]) - judge.value, omd + phi))
         sides["value difference, played"].append((float(step.v[0]) - value, float((q * bellman).sum())))
         term_i, term_iii, term_iv = term_i + value - float(step.v[0]), term_iii + omd, term_iv + phi

@@ -1,7 +1,7 @@
-"""All steps of a chain of OPO at a context as arrays over the episodes, computed for many episodes at once.
+"""All steps of an OPO chain at a context as arrays over the episodes, computed for many episodes at once.
 
-The policies come from the engine. Given them, everything else that Algorithm 1 computes at a step follows from the fits of the step
-alone, so steps of equal fits are one batch.
+The policies come from the engine. Given the policies, everything else that Algorithm 1 computes at a step only depends on the step's fits,
+so steps with equal fits form one batch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Array = npt.NDArray[Any]
 
 
 class StackedSteps(NamedTuple):
-    """Steps t = 1, ..., T at one context; arrays as in `Step`, with the episode as an axis in front.
+    """Steps t = 1, ..., T at one context: the arrays of `Step`, with the episode as first axis.
 
     Attributes
     ----------
     models : tuple of LayeredMDP
-        The distinct fits f, P.
+        The distinct fitted models.
     which : ndarray of int64, shape (T,)
-        The model of each step.
+        The position in `models` of each step's model.
     policies, visits, bonus_loss, bonus_dynamics, q : ndarray, shape (T, n_states, A)
     v : ndarray, shape (T, n_states)
     """
@@ -55,7 +55,7 @@ class StackedSteps(NamedTuple):
 
 
 def stack(steps: Iterable[Step]) -> StackedSteps:
-    """Steps of one context, one after the other, as arrays."""
+    """Consecutive steps at one context as arrays."""
     found = as_items(steps, "steps", "steps", some=True)
     for t, step in enumerate(found):
         instance(step, f"steps[{t}]", Step, needed="a Step of agent_steps or optimistic_steps")
@@ -68,28 +68,28 @@ def stack(steps: Iterable[Step]) -> StackedSteps:
 
 
 def _distinct(listed: Sequence[LayeredMDP]) -> tuple[tuple[LayeredMDP, ...], Array]:
-    """The distinct ones of the models listed, and the position among them of each."""
+    """The distinct models, and the position of each listed model among them."""
     models = {id(model): model for model in listed}
     position = {key: i for i, key in enumerate(models)}
     return tuple(models.values()), np.array([position[id(model)] for model in listed], np.int64)
 
 
 def stacked_steps(agent: OPO, contexts: Sequence[Any], episodes: int | None = None) -> Iterator[StackedSteps]:
-    """All steps of an agent at some contexts, as if each had been played in every episode.
+    """All steps of an agent at some contexts, as if each context had been played in every episode.
 
     Parameters
     ----------
     agent : OPO
         After a run.
     contexts : sequence
-        Different ones.
+        Distinct contexts.
     episodes : int, optional
-        T. Default: those that the agent has observed.
+        T. Default: the number of episodes that the agent has observed.
 
     Yields
     ------
     StackedSteps
-        Of each context in turn.
+        The steps at each context in turn.
     """
     instance(agent, "agent", OPO)
     t = as_integer(agent.episode if episodes is None else episodes, "episodes", least=1, most=agent.episode)
@@ -128,7 +128,7 @@ def _from_policies(agent: OPO, context: Any, policies: Array) -> StackedSteps:
 
 
 def _values(model: LayeredMDP, policies: Array, b: Array) -> tuple[Array, Array]:
-    """Q = max{0, f - b + P V} and V = <policy, Q> of many steps."""
+    """Q = max{0, f - b + P V} and V = <policy, Q> for many steps."""
     layout, allowed, blocks = model.layout, allowed_pairs(model), _blocks(model)
     q, v = model.losses - b, np.empty(policies.shape[:2])
     for h in reversed(range(layout.horizon)):
@@ -160,16 +160,16 @@ def past_sums(q: Array) -> Array:
 
 
 def _blocks(model: LayeredMDP) -> list[Any]:
-    """The transitions of each layer, one line per pair."""
+    """The transitions of each layer as a matrix with one row per state-action pair."""
     return [block if sp.issparse(block) else block.reshape(-1, block.shape[-1]) for block in model.transitions.arrays()]
 
 
 def constant_betas(agent: OPO, episodes: int) -> tuple[float, float]:
-    """beta_loss and beta_dynamics of an agent where they do not change from step to step."""
+    """beta_loss and beta_dynamics of an agent, which must not change from step to step."""
     first, last = agent.rule.bonus(0), agent.rule.bonus(episodes - 1)
     if (first.beta_loss, float(first.beta_dynamics[0])) != (last.beta_loss, float(last.beta_dynamics[0])):
         raise OpoError(
-            "agent has betas that grow with the episodes, as it was not given their number: build it as opo_fast.OPO(layout, loss_class, "
-            "dynamics_class, episodes=T), since agents.make leaves the number of episodes out for self-tuning OPO"
+            "agent has betas that grow with the episodes, since it was not given their number: build it as opo_fast.OPO(layout, "
+            "loss_class, dynamics_class, episodes=T); agents.make does not pass the number of episodes to self-tuning OPO"
         )
     return first.beta_loss, float(first.beta_dynamics[0])

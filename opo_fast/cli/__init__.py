@@ -1,4 +1,4 @@
-"""The command `opo-fast`: one tree of commands."""
+"""The command `opo-fast`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `opo-fast`: one tree of commands, each in a module of its own that is imported when it is asked for."""
+"""The command `opo-fast`; each subcommand is a module, which is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ COMMANDS = {
     "study": "opo_fast.cli.study",
     "offline": "opo_fast.cli.offline",
 }
-"""The modules of the commands. Each has a `typer.Typer` named ``app``; with a single command in it, that one is the whole."""
+"""The modules of the subcommands. Each has a `typer.Typer` named ``app``; if that has a single command, it is the subcommand."""
 
 
 class _Group(TyperGroup):
-    """Finds the commands of `COMMANDS`, and ends every refusal of the package as one line and exit code 2.
+    """Finds the commands of `COMMANDS`, and reports every `OpoError` as one line with exit code 2.
 
-    Warnings are a line too, each once.
+    Warnings are also printed as one line, each once.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -106,7 +106,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of `opo-fast`."""
-    # A terminal that cannot show a letter gets its number instead of an error.
+    # A terminal that cannot print a character shows its code instead of raising an error.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -121,6 +121,6 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")] = False,
 ) -> None:
     """OPO-CMDP and its competitors on contextual Markov decision processes. Start with: opo-fast run"""

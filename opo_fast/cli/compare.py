@@ -14,8 +14,7 @@ from .._support.text import figure, interval, printable, setting, share
 from .._support.threads import set_threads
 from ..errors import OpoError
 from ..runs.compare import Comparison, compare
-from ..runs.plots import missing_matplotlib
-from .options import Env, Horizon, Plot, Settings, Threads, cell, command, console, environment, safe, short, show_table, value_of
+from .options import Env, Horizon, Plot, Settings, Threads, can_draw, cell, command, console, environment, safe, short, show_table, value_of
 
 __all__ = ["app", "table"]
 
@@ -28,36 +27,34 @@ def compare_agents(
     agents: Annotated[
         str | None,
         typer.Option(
-            help=f"Names with commas between: {', '.join(registry.names())}. Default: all that fit the environment. "
-            "NAME:KEY=VALUE:KEY=VALUE has settings of its own, as in opo,opo:bonus_scale=2e-6:eta_scale=50."
+            help=f"Names separated by commas: {', '.join(registry.names())}. Default: all that can be used in the environment. "
+            "NAME:KEY=VALUE:KEY=VALUE sets options of one agent, as in opo,opo:bonus_scale=2e-6:eta_scale=50."
         ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes of each run.")] = 1000,
-    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on; all agents see the same contexts and uniforms.")] = 5,
-    bonus_scale: Annotated[float | None, typer.Option(help="For all agents with a bonus: factor on the theory's.")] = None,
-    eta_scale: Annotated[float | None, typer.Option(help="For all agents with a learning rate: factor on the theory's.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on; all agents see the same contexts and random numbers.")] = 5,
+    bonus_scale: Annotated[float | None, typer.Option(help="Factor on the theory's bonus, for all agents with a bonus.")] = None,
+    eta_scale: Annotated[float | None, typer.Option(help="Factor on the theory's learning rate, for all agents with one.")] = None,
     horizon: Horizon = None,
     settings: Settings = None,
     threads: Threads = None,
     out: Annotated[
         pathlib.Path | None,
-        typer.Option(
-            help="Folder for the runs and regret.png; runs that are there already are not played again. Default: runs/compare-ENV."
-        ),
+        typer.Option(help="Folder for the runs and regret.png; runs that are already there are not repeated. Default: runs/compare-ENV."),
     ] = None,
     plot: Plot = True,
     log: Annotated[bool, typer.Option("--log", help="Draw with logarithmic axes.")] = False,
 ) -> None:
-    """Let several agents learn the same environment on common random numbers, and show who lost how much.
+    """Let several agents learn in the same environment on common random numbers, and compare their regret.
 
-    Each agent runs in its practical setting (factors on its theory's constants, which say nothing at practical T), unless it is given
-    another; the settings that were used are printed.
+    Each agent uses its practical setting (factors on its theory's constants, which are far too large at practical T) unless you give
+    another; the settings used are printed.
     Regrets are exact on the true model; brackets are 95 % bootstrap intervals over the seeds. Ctrl-C keeps the finished
-    runs; the same command goes on after them.
+    runs, and the same command continues after them.
 
-    **growth T^b**: how the regret grows from a tenth of the run on; 1 is linear. **gap closed**: share of the gap between
-    the uniform policy and the optimum, in the last tenth. **at cap**: bonuses at their cap there. **plans**: backward
-    inductions of a run. **ms**: the agent's own processor time per episode.
+    **growth T^b**: growth of the regret from a tenth of the run on; 1 is linear. **gap closed**: share of the gap between
+    the uniform policy and the optimum that is closed in the last tenth. **at cap**: share of bonuses at their cap there. **plans**:
+    number of backward inductions in a run. **ms**: the agent's own processor time per episode.
     """
     stream = console()
     set_threads(threads)
@@ -78,18 +75,14 @@ def compare_agents(
         used = ", ".join(f"{key} {setting(value)}" for key, value in {**registry.practical(name), **options}.items())
         stream.print(f"[dim]setting of {safe(label)}: {safe(used or ('self-tuning' if name == 'opo' else 'no settings'))}[/dim]")
     if found.interrupted:
-        stream.print("Interrupted: the same command goes on from here", style="yellow")
-    if plot:
-        missing = missing_matplotlib()
-        if missing:
-            typer.echo(f"no picture: {missing}", err=True)
-        else:
-            found.plot(folder / "regret.png", log=log)
+        stream.print("Interrupted: the same command continues from here", style="yellow")
+    if plot and can_draw():
+        found.plot(folder / "regret.png", log=log)
     stream.print(f"[dim]{safe(folder)}[/dim]")
 
 
 def _agents(text: str | None, cmdp: Any, common: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Agents by label: the name and the options of each."""
+    """The name and the options of each agent, by label."""
     labels = registry.names(cmdp.layout) if text is None else [label.strip() for label in text.split(",") if label.strip()]
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
     for label in labels:
@@ -106,7 +99,7 @@ def _agents(text: str | None, cmdp: Any, common: dict[str, Any]) -> dict[str, tu
 
 
 def _fits(name: str, cmdp: object, episodes: int, options: dict[str, Any]) -> bool:
-    """Whether an agent can be made for an environment (LOLIPOP and tables have limits); says so where not."""
+    """Whether an agent can be made for an environment (LOLIPOP and tables have size limits); if not, say why."""
     try:
         registry.make(name, cmdp, episodes=episodes, **options)
     except OpoError as error:

@@ -18,19 +18,19 @@ app = command()
 
 @app.command()
 def describe(env: Env = "icu-sepsis", horizon: Horizon = None, settings: Settings = None) -> None:
-    """Say what an environment is made of: layers, contexts and their values, model classes."""
+    """Describe an environment: layers, contexts and their values, model classes."""
     out = console()
     cmdp = environment(env, horizon, settings)
     missing = [name for name in NEEDED if not hasattr(cmdp, name)]
     if missing:
         raise OpoError(
-            f"{env} gives a {type(cmdp).__name__} without {', '.join(missing)}: describe needs an opo_fast.envs.Environment, which "
-            "lists or draws its contexts and has model classes; run, compare and study take one with layout, sample_context, mdp and "
-            "what the agent needs"
+            f"{env} returns a {type(cmdp).__name__} without {', '.join(missing)}: describe needs an opo_fast.envs.Environment, which "
+            "lists or draws its contexts and has model classes; run, compare and study need only layout, sample_context, mdp and "
+            "whatever the agent needs"
         )
     facts = envs.describe(cmdp, SHOWN)
     out.print(f"[bold]{safe(env)}[/bold]: {safe(cmdp.source if of_the_user(env) else envs.about(env))}", soft_wrap=True)
-    pairs = f"{facts['allowed_pairs']:,} allowed pairs of state and action"
+    pairs = f"{facts['allowed_pairs']:,} allowed state-action pairs"
     out.print(f"{cmdp.layout.horizon} layers, {facts['n_states']:,} states, {facts['n_actions']} actions, {pairs}")
     out.print(f"Transitions ({facts['storage']}): {facts['transitions']:,}; {facts['bytes'] / 1e6:.2f} MB stored")
     columns = ["context", "prob.", "uniform", "optimum", "gap"] + (["reward of\nuniform", "reward of\noptimum"] if cmdp.reward_map else [])
@@ -42,7 +42,7 @@ def describe(env: Env = "icu-sepsis", horizon: Horizon = None, settings: Setting
         table.add_row(cell(row["label"]), chance, *map(number, numbers))
     show_table(out, table)
     if facts["n_contexts"] is None:
-        out.print("The contexts are endless; these are some.")
+        out.print("The contexts are endless; these are examples.")
     elif facts["n_contexts"] > SHOWN:
         out.print(f"These are the first {SHOWN} of {facts['n_contexts']:,} contexts.")
     for kind in ("loss", "dynamics"):

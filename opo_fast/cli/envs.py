@@ -19,8 +19,8 @@ app = command()
 
 
 @app.command()
-def list_envs(name: Annotated[str | None, typer.Argument(help="List the options of this environment.")] = None) -> None:
-    """List the environments, or the options of one, which --horizon and --set KEY=VALUE give to the other commands."""
+def list_envs(name: Annotated[str | None, typer.Argument(help="Show the options of this environment.")] = None) -> None:
+    """List the environments, or the options of one; other commands set them by --horizon and --set KEY=VALUE."""
     out = console()
     if name is None:
         table = Table("environment", "what it is", box=None, pad_edge=False)

@@ -20,6 +20,7 @@ from .._support.text import printable
 from .._support.threads import set_threads
 from ..envs.icu_sepsis import load_icu_data
 from ..errors import OpoError
+from ..model.contextual import context_key
 from ..model.operations import evaluate, solve
 from ..offline import LearnedPolicy, OffPolicyWarning, PolicyEvaluation, evaluate_policy, fit_report, learn_from_logs
 from ..oracles import TabularDynamicsClass, TabularLossClass, TrajectoryLog
@@ -35,30 +36,30 @@ _FILES = (".csv", ".npz", ".parquet")
 @app.command()
 def offline(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A log (.csv, .parquet, .npz), or an environment, which is logged first.")
+        str, typer.Argument(metavar="SOURCE", help="A log (.csv, .parquet, .npz), or an environment, from which a log is made.")
     ],
-    visits: Annotated[int, typer.Option(help="Episodes that are logged of an environment.")] = 10_000,
+    visits: Annotated[int, typer.Option(help="Number of episodes to log, for an environment.")] = 10_000,
     method: Annotated[
-        Literal["plan", "pessimistic"], typer.Option(help="The optimum of the fits, or under the worst that the log leaves plausible.")
+        Literal["plan", "pessimistic"], typer.Option(help="The optimum of the fitted model, or under the worst plausible model.")
     ] = "plan",
     seed: Annotated[int, typer.Option(help="Seed of the log and of the resamples.")] = 0,
-    context: Annotated[str, typer.Option(help="Context columns of a table, with commas between; '' for none.")] = "context",
+    context: Annotated[str, typer.Option(help="Context columns of a table, separated by commas; '' for none.")] = "context",
     reward: Annotated[str | None, typer.Option(metavar="COLUMN:LOW:HIGH", help="A column of rewards, and their range.")] = None,
     propensity: Annotated[str | None, typer.Option(metavar="COLUMN", help="The probabilities of the logged actions.")] = None,
-    next_state: Annotated[str | None, typer.Option(metavar="COLUMN", help="The states that follow.")] = None,
-    absorbing: Annotated[str | None, typer.Option(help="States that end an episode, with commas between.")] = None,
+    next_state: Annotated[str | None, typer.Option(metavar="COLUMN", help="The next states.")] = None,
+    absorbing: Annotated[str | None, typer.Option(help="States that end an episode, separated by commas.")] = None,
     horizon: Horizon = None,
     settings: Settings = None,
     threads: Threads = None,
     out: Annotated[pathlib.Path | None, typer.Option(help="Write the policy to this CSV file.")] = None,
     save_log: Annotated[pathlib.Path | None, typer.Option(help="Write the log to this .csv, .npz or .parquet file.")] = None,
 ) -> None:
-    """Learn a policy from logged episodes alone, and say what it costs.
+    """Learn a policy from logged episodes only, and estimate what it costs.
 
-    A table has one row per step, with the columns episode, step, state, action, loss and context; it is learned with tables of means
-    and frequencies, in which only logged actions are allowed. An environment is logged under its own behavior policy (ICU-Sepsis: that
-    of the clinicians, as far as it gives doses that are allowed; others: all actions alike), then forgotten, and learned with its own
-    function classes; the exact value of what was learned comes last. Half of the episodes are learned from, the other half judge.
+    A table has one row per step, with the columns episode, step, state, action, loss and context. The policy is learned with tables of
+    means and frequencies, and only logged actions are allowed. An environment is logged under its behavior policy (ICU-Sepsis: the
+    clinicians' policy, restricted to allowed doses; others: the uniform policy) and then learned with its own function classes, without
+    its true model; the exact value of the learned policy is shown last. One half of the episodes is for learning, the other for evaluation.
     """
     set_threads(None if threads is None else as_integer(threads, "threads", least=1))
     screen = console()
@@ -78,7 +79,7 @@ def offline(
         (log.to_csv if save_log.suffix == ".csv" else log.save)(save_log)
     half = len(log) // 2
     if not half:
-        raise OpoError("the log has 1 episode: at least 2 are needed, to learn from one half and judge on the other")
+        raise OpoError("the log has 1 episode: at least 2 are needed, one half for learning and the other for evaluation")
     shuffled = np.random.default_rng(as_integer(seed, "seed", least=0, most=None)).permutation(len(log))
     learning, judging = log.take(shuffled[:half]), log.take(shuffled[half:])
     for line in fit_report(learning, losses, dynamics, folds=2, seed=seed):
@@ -98,25 +99,26 @@ def offline(
 
 
 class _Once:
-    """A policy that is asked once for each context."""
+    """A policy that is computed once for each context."""
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
         self._known: dict[Any, Array] = {}
 
     def __call__(self, context: Any) -> Array:
-        if context not in self._known:
-            self._known[context] = self._policy(context)
-        return self._known[context]
+        key = context_key(context)
+        if key not in self._known:
+            self._known[key] = self._policy(context)
+        return self._known[key]
 
 
 def _behavior(env: Any) -> Any:
-    """What an environment is logged under."""
+    """The policy under which an environment is logged."""
     if env.name != "icu-sepsis":
         return lambda context: env.mdp(context).uniform_policy()
     data = load_icu_data()
     kept = np.where(data.admissible, data.expert_policy, 0.0)
-    # Clinicians who gave doses that are not allowed alone are replaced by all that are.
+    # In conditions in which clinicians gave only doses that are not allowed, all allowed doses are equally likely.
     kept = np.where(kept.sum(axis=1, keepdims=True) > 0, kept, data.admissible)
     kept = kept / kept.sum(axis=1, keepdims=True)
     return lambda context: env.mdp(context).unroll(kept)
@@ -151,7 +153,7 @@ def _label(text: str) -> Any:
 
 
 def _show_estimates(screen: Console, found: PolicyEvaluation) -> None:
-    table = Table(title=f"What the policy costs, from the {found.episodes:,} episodes that it was not learned from", title_justify="left")
+    table = Table(title=f"Cost of the policy, from the {found.episodes:,} episodes that were not used for learning", title_justify="left")
     for column in ("estimator", "value", f"{found.level:.0%} interval", "standard error"):
         table.add_column(column, justify="left" if column == "estimator" else "right")
     for name, estimate in found.estimates.items():
@@ -164,7 +166,7 @@ def _show_estimates(screen: Console, found: PolicyEvaluation) -> None:
 
 
 def _show_exact(screen: Console, env: Any, learned: LearnedPolicy) -> None:
-    """Exact values on the true model, which learning has not seen."""
+    """Print exact values on the true model, which was not used for learning."""
     if env.contexts is None:
         screen.print("The contexts are endless: no exact value")
         return

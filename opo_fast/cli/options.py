@@ -1,4 +1,4 @@
-"""What several commands share: their options, and how they print."""
+"""Common parts of several commands: their options, and how they print."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ __all__ = [
     "Plot",
     "Settings",
     "Threads",
+    "can_draw",
     "command",
     "cell",
     "console",
@@ -40,43 +41,43 @@ __all__ = [
 ]
 
 SHOWN = 12
-"""Contexts that a table shows."""
+"""Number of contexts that a table shows."""
 
 Env = Annotated[
     str,
-    typer.Argument(metavar="ENV", help="Environment; `opo-fast envs` lists them. Or the path of a model, or module:function of your own."),
+    typer.Argument(metavar="ENV", help="Environment; `opo-fast envs` lists them. Or the path of a model, or your own module:function."),
 ]
-Horizon = Annotated[int | None, typer.Option(help="Steps of an episode. Default: the environment's own.")]
+Horizon = Annotated[int | None, typer.Option(help="Number of steps of an episode. Default: the environment's own.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Another option of the environment, e.g. loss=death; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Another option of the environment, such as loss=death; may be repeated."),
 ]
-Threads = Annotated[int | None, typer.Option(help="Threads; never changes a result. Default: all processors.")]
+Threads = Annotated[int | None, typer.Option(help="Number of threads; never changes a result. Default: all processors.")]
 Plot = Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the regret curves (needs matplotlib, extra 'plot').")]
 
 
 def command() -> typer.Typer:
-    """The app of a single command."""
+    """The typer app of a single command."""
     return typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 def console() -> Console:
-    """Standard output, without colours for what looks like a number or a path."""
+    """Standard output, without colours for numbers and paths."""
     return Console(highlight=False)
 
 
 def safe(text: Any) -> str:
-    """A name from a file or a user inside a line with markup: neither markup nor a command to the terminal."""
+    """A name from a file or a user for a line with markup, without markup or terminal control characters of its own."""
     return escape(printable(text))
 
 
 def cell(text: Any) -> Text:
-    """A name from a file or a user in a table."""
+    """A name from a file or a user for a table."""
     return Text(printable(text))
 
 
 def show_table(console: Console, table: Table) -> None:
-    """Print a table; where the terminal is too narrow for its columns, each row as lines of name and value."""
+    """Print a table; if the terminal is too narrow for its columns, print each row as lines of name and value."""
     widest = console.measure(table, options=console.options.update(max_width=10_000)).minimum
     if widest <= console.width or not table.columns:
         console.print(table)
@@ -91,8 +92,18 @@ def show_table(console: Console, table: Table) -> None:
                 console.print(Text(f"  {name} "), value, sep="")
 
 
+def can_draw() -> bool:
+    """Whether matplotlib is installed; if not, say that there is no picture."""
+    from ..runs.plots import missing_matplotlib
+
+    missing = missing_matplotlib()
+    if missing:
+        typer.echo(f"no picture: {missing}", err=True)
+    return not missing
+
+
 def environment_options(horizon: int | None, settings: Sequence[str] | None) -> dict[str, Any]:
-    """What `envs.make` takes beside the name."""
+    """The options for `envs.make`."""
     options: dict[str, Any] = {} if horizon is None else {"horizon": horizon}
     for setting in settings or ():
         key, equals, text = setting.partition("=")
@@ -103,7 +114,7 @@ def environment_options(horizon: int | None, settings: Sequence[str] | None) -> 
 
 
 def value_of(text: str) -> Any:
-    """A number, a list or another literal; the text itself where it is none."""
+    """A number, a list or another literal, or the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -111,12 +122,12 @@ def value_of(text: str) -> Any:
 
 
 def of_the_user(name: str) -> bool:
-    """Whether an environment is a function of the user's, ``module:function``, instead of a name or a file."""
+    """Whether an environment is the user's own function, ``module:function``, instead of a name or a file."""
     return ":" in name and not os.path.isfile(name)
 
 
 def environment(name: str, horizon: int | None = None, settings: Sequence[str] | None = None) -> Any:
-    """The environment of a name, of a file, or of a function ``module:function``; modules in the working directory come first."""
+    """The environment given by a name, a file or a function ``module:function``; modules in the working directory come first."""
     options = environment_options(horizon, settings)
     if not of_the_user(name):
         return envs.make(name, **options)
@@ -130,5 +141,5 @@ def environment(name: str, horizon: int | None = None, settings: Sequence[str] |
 
 
 def short(name: str) -> str:
-    """The name of an environment inside the name of a folder."""
+    """The name of an environment for the name of a folder."""
     return name.replace(":", "-") if of_the_user(name) else pathlib.Path(name).stem

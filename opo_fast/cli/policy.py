@@ -19,22 +19,22 @@ app = command()
 
 @app.command()
 def policy(
-    run: Annotated[pathlib.Path, typer.Argument(metavar="RUN", help="A folder that `opo-fast run` wrote.")],
+    run: Annotated[pathlib.Path, typer.Argument(metavar="RUN", help="A folder written by `opo-fast run`.")],
     context: Annotated[
-        str | None, typer.Option(help="The context: its label, or numbers with commas between. Default: the only one there is.")
+        str | None, typer.Option(help="The context: its label, or numbers separated by commas. Not needed if there is only one.")
     ] = None,
     csv: Annotated[
-        pathlib.Path | None, typer.Option("--csv", help="Write one row per state and action to this file, numbers to the last bit.")
+        pathlib.Path | None, typer.Option("--csv", help="Write one row per state and action to this file, with full precision.")
     ] = None,
     plot: Annotated[pathlib.Path | None, typer.Option(help="Draw the probabilities of the actions as a heat map.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="States that the policy does not come to, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also show states that the policy does not reach.")] = False,
     truth: Annotated[bool, typer.Option("--true", help="Occupancy, value and Q of the true model instead of the fitted one.")] = False,
-    env: Annotated[str | None, typer.Option(help="The environment again, where it is a function of your own (module:function).")] = None,
+    env: Annotated[str | None, typer.Option(help="The environment again, if it is your own function (module:function).")] = None,
 ) -> None:
-    """Show what a run has learned to do at a context: the likeliest action in each state that the policy comes to.
+    """Show what a run has learned to do at a context: the most probable action in each state that the policy reaches.
 
-    **reached**: probability that an episode comes to the state. **Q**, **V**: expected sum of losses from here to the end, of the action
-    and of the policy, in the fitted model. The table to --csv has all actions, with occupancies and losses.
+    **reached**: probability that an episode reaches the state. **Q**, **V**: expected sum of losses from here to the end, of the action
+    and of the policy, in the fitted model. The file of --csv has all actions, with occupancies and losses.
     """
     _, simulation, _ = load_run(run, env=env)
     chosen = context_of(simulation, context)

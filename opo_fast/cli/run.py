@@ -33,10 +33,10 @@ app = command()
 def run(
     ctx: typer.Context,
     env: Env = "icu-sepsis",
-    agent: Annotated[str, typer.Option(help="Learner: " + ", ".join(agents.names()) + ".")] = "opo",
-    episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes T; with --resume of the whole run.")] = 2000,
+    agent: Annotated[str, typer.Option(help="Agent: " + ", ".join(agents.names()) + ".")] = "opo",
+    episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes T; with --resume, of the whole run.")] = 2000,
     horizon: Horizon = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same result to the last bit; agents with one seed see the same contexts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed. Equal seeds give equal results, and the same contexts to all agents.")] = 0,
     bonus_scale: Annotated[
         float | None,
         typer.Option(help="By hand: factor on the theory's exploration bonuses; 1 is the theory. Default: opo tunes itself."),
@@ -46,32 +46,32 @@ def run(
     ] = None,
     tuning: Annotated[
         Literal["auto", "theory"] | None,
-        typer.Option(help="Of opo: auto (the default), or theory for Algorithm 1 with the theorem's constants, which keep it uniform."),
+        typer.Option(help="For opo: auto (the default), or theory for Algorithm 1 with the theorem's constants, which keep it uniform."),
     ] = None,
     settings: Settings = None,
     backend: Annotated[
-        Literal["numba", "numpy"], typer.Option(help="numpy: the literal algorithm, for checks at small sizes and few episodes.")
+        Literal["numba", "numpy"], typer.Option(help="numpy: the literal algorithm, for checks at small sizes with few episodes.")
     ] = "numba",
     threads: Threads = None,
     out: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Folder of the run. Default: runs/ENV-AGENT-seedN, numbered where it exists already."),
+        typer.Option(help="Folder of the run. Default: runs/ENV-AGENT-seedN, with a number added if it exists."),
     ] = None,
     resume: Annotated[
-        pathlib.Path | None, typer.Option(metavar="FOLDER", help="Go on with a run that was stopped, or make it longer with -T.")
+        pathlib.Path | None, typer.Option(metavar="FOLDER", help="Resume an interrupted run, or make a run longer with -T.")
     ] = None,
     plot: Plot = True,
 ) -> None:
-    """Let an agent learn an environment from its own episodes, and show how well it did.
+    """Let an agent learn in an environment, and show how well it did.
 
     Without arguments: OPO-CMDP on ICU-Sepsis, a decision model of sepsis treatment estimated from real patients, in about a
     minute on 2 cores. Values are expected sums of losses over an episode (lower is better), exact on the true model; the
-    regret compares with the optimal policy of each context. Ctrl-C keeps what was done, and --resume goes on from there, to the same
-    bits as a run that was never stopped. `opo-fast policy` shows what was learned.
+    regret compares with the optimal policy of each context. After Ctrl-C, --resume continues the run and gives the same
+    bits as an uninterrupted one. `opo-fast policy` shows what was learned.
 
-    opo tunes itself: what its classes leave plausible gives the bonus, AdaHedge the learning rate. With --bonus-scale or
-    --eta-scale it takes the theory's parameters times these factors; the lines below the table say whether they are too large or
-    too small. `opo-fast agents` lists the settings of the other agents.
+    opo tunes itself: its bonus comes from the models that the data leave plausible, its learning rate is AdaHedge's. With
+    --bonus-scale or --eta-scale it uses the theory's parameters times these factors; the lines below the table say whether they
+    are too large or too small. `opo-fast agents` lists the settings of the other agents.
     """
     set_threads(None if threads is None else as_integer(threads, "threads", least=1))
     as_integer(seed, "seed", least=0, most=None)
@@ -92,22 +92,22 @@ def run(
 
 
 FREE = ("ctx", "env", "episodes", "threads", "resume", "plot")
-"""Arguments that may stand beside --resume; the rest of a run is what it was."""
+"""Arguments that are allowed with --resume; everything else is taken from the run."""
 
 
 def _resume(ctx: typer.Context, folder: pathlib.Path, plot: bool) -> None:
     told = {name: value for name, value in ctx.params.items() if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
     for name in told:
         if name not in FREE:
-            raise OpoError(f"--{name.replace('_', '-')} is given beside --resume: a run goes on as it began; leave it out")
+            raise OpoError(f"--{name.replace('_', '-')} is given with --resume: a run keeps the options with which it began; leave it out")
     setup, simulation, used = load_run(folder, env=told.get("env"), episodes=told.get("episodes"))
     if simulation.episode == simulation.episodes:
-        raise OpoError(f"--resume: all {simulation.episodes} episodes of this run are played; -T makes it longer")
+        raise OpoError(f"--resume: all {simulation.episodes} episodes of this run are finished; make it longer with -T")
     _play(setup, simulation, used, folder if folder.is_dir() else folder.parent, plot)
 
 
 def _play(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pathlib.Path, plot: bool) -> None:
-    """Play what a run has left, show it and write it down."""
+    """Play the remaining episodes of a run, and show and save the result."""
     out, cmdp = console(), simulation.cmdp
     listed = getattr(cmdp, "contexts", None)
     contexts = "endless contexts" if listed is None else count(len(listed), "context")
@@ -125,12 +125,12 @@ def _play(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pa
             _finish(setup, simulation, used, folder, plot)
         except KeyboardInterrupt:
             if os.path.exists(folder / RUN):
-                typer.echo(f"stopped; {printable(folder / RUN)} has what was saved: opo-fast run --resume goes on from there", err=True)
+                typer.echo(f"stopped; {printable(folder / RUN)} has what was saved: opo-fast run --resume continues from there", err=True)
             raise typer.Exit(130) from None
 
 
 def _finish(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pathlib.Path, plot: bool) -> None:
-    """Play, and show and write what came out."""
+    """Play the remaining episodes, and show and save the result."""
     out, cmdp = console(), simulation.cmdp
     result = play_out(simulation, save=folder / RUN)
     if not result.episodes:
@@ -145,7 +145,7 @@ def _finish(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: 
     written = ["result.npz", RUN, *(["regret.png"] if plot and _drawn(result, folder / "regret.png") else [])]
     typer.echo(f"Written to {printable(folder)}: {', '.join(written)}")
     if result.interrupted:
-        typer.echo(f"Go on with: opo-fast run --resume {printable(shlex.quote(str(folder)))}")
+        typer.echo(f"Resume with: opo-fast run --resume {printable(shlex.quote(str(folder)))}")
         raise typer.Exit(130)
 
 
@@ -157,7 +157,7 @@ def _show_rewards(out: Console, cmdp: Any, result: SimulationResult) -> None:
 
 
 def _drawn(result: SimulationResult, path: pathlib.Path) -> bool:
-    """Whether the picture could be drawn; says so where not."""
+    """Draw the picture, or say why it cannot be drawn; whether it was drawn."""
     try:
         result.plot(path)
     except OpoError as error:
@@ -167,10 +167,10 @@ def _drawn(result: SimulationResult, path: pathlib.Path) -> bool:
 
 
 def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
-    """A folder for a run that holds none yet, and whether it is new."""
+    """A folder without a run in it, and whether it is new."""
     if out is not None:
         if any(os.path.exists(out / file) for file in ("result.npz", RUN, "regret.png")):
-            raise OpoError(f"--out is {str(out)!r}, which holds a result already: name another folder, or remove it")
+            raise OpoError(f"--out is {str(out)!r}, which already holds a result: name another folder, or remove this one")
         is_new = not os.path.isdir(out)
         as_folder(out, "--out")
         return out, is_new
@@ -187,7 +187,7 @@ def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
 
 
 def show_result(out: Console, result: SimulationResult) -> None:
-    """Print the table of a run, and how it went."""
+    """Print the table of a run, and its diagnostics."""
     tail = max(1, round(0.1 * result.episodes))
     title = f"Values: means over the last {tail:,} of {result.episodes:,} episodes (sum of losses; lower is better)"
     table = values_table(title, ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"])
@@ -213,17 +213,17 @@ def show_result(out: Console, result: SimulationResult) -> None:
 
 
 def _show_diagnostics(out: Console, result: SimulationResult, tail: int) -> None:
-    """What the diagnostics of the last episodes say, and what to do about it."""
+    """Print the diagnostics of the last episodes, and what to do about them."""
     last = {name: late[~np.isnan(late)] for name in DIAGNOSTICS for late in [getattr(result, name)[-tail:]]}
     means = {name: float(late.mean()) for name, late in last.items() if late.size}
     if "plausible_losses" in means:
         left = figure(last["plausible_losses"][-1], ".4g"), figure(last["plausible_dynamics"][-1], ".4g")
-        out.print(f"Plausible at the end: {left[0]} losses, {left[1]} dynamics ('-': not listed)")
+        out.print(f"Plausible at the end: {left[0]} losses, {left[1]} dynamics ('-': not countable)")
     if "hedge_bound" in means:
-        out.print(f"Bound on what the policy steps lost at a context (term iii): {figure(float(last['hedge_bound'].max()), '.4g')}")
+        out.print(f"Bound on the regret of the policy steps at a context (term iii): {figure(float(last['hedge_bound'].max()), '.4g')}")
     if "truncated" in means and "plausible_losses" not in means:
         out.print(
-            f"Estimates cut off at 0: {share(means['truncated'])} of the pairs, {share(means['truncated_played'])} of those played; "
+            f"Estimates truncated at 0: {share(means['truncated'])} of the pairs, {share(means['truncated_played'])} of those played; "
             f"bonuses above the greatest loss-to-go: {share(means['vacuous_bonuses'])}"
         )
     word = advice(result, tail)
@@ -232,7 +232,7 @@ def _show_diagnostics(out: Console, result: SimulationResult, tail: int) -> None
 
 
 def advice(result: SimulationResult, tail: int) -> str:
-    """What to change, from the diagnostics of the last `tail` episodes; empty where the gap is closed or nothing is known."""
+    """What to change, from the diagnostics of the last `tail` episodes; empty if the gap is closed or nothing is known."""
     if result.episodes < 20 or not result.gap_closed(slice(-tail, None)) < 0.5:
         return ""
 
@@ -242,11 +242,11 @@ def advice(result: SimulationResult, tail: int) -> str:
         return float(late.mean()) if late.size else float("nan")
 
     if last("plausible_losses") >= 0 or last("plausible_dynamics") >= 0:
-        return "Candidates that differ in what they recommend are still plausible, or the truth is in neither class: play more episodes"
+        return "Candidates with different optimal policies are still plausible, or the truth is outside the classes: play more episodes"
     if last("truncated") > 0.3 or last("truncated_played") > 0.3:
-        return "Bonuses cut estimates off at 0, where actions look alike: turn --bonus-scale down, or leave it out (opo then tunes itself)"
+        return "Bonuses truncate estimates at 0, so actions look alike: decrease --bonus-scale, or leave it out (opo then tunes itself)"
     if last("truncated") <= 0.3:
-        return "Bonuses are small and the policy is far from the optimum: turn --bonus-scale up, or leave it out (opo then tunes itself)"
+        return "Bonuses are small and the policy is far from the optimum: increase --bonus-scale, or leave it out (opo then tunes itself)"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A run as the command line knows it: how its environment and agent are built, and the run that a folder holds."""
+"""Runs of the command line: how environment and agent are built, and how a run is loaded from its folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .options import environment, of_the_user
 __all__ = ["RUN", "Setup", "context_of", "load_run"]
 
 RUN = "run.npz"
-"""The file of a run that can go on, in its folder."""
-WHAT = "a run that `opo-fast run` saved"
+"""The file in a run's folder from which the run can be resumed."""
+WHAT = "a run saved by `opo-fast run`"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What `opo-fast run` was told: plain values, which the run's file keeps."""
+    """The options given to `opo-fast run`, as plain values, which the run's file stores."""
 
     environment: str
     agent: str
@@ -40,7 +40,7 @@ class Setup:
     backend: str = "numba"
 
     def build(self) -> tuple[Any, Any, dict[str, Any]]:
-        """The environment, the agent, and the settings that the agent has."""
+        """The environment, the agent, and the agent's settings."""
         cmdp = environment(self.environment, self.horizon, self.settings)
         entry = agents.registry.info(self.agent)
         options = {key: value for key, value in self.given.items() if value is not None}
@@ -50,35 +50,35 @@ class Setup:
         return cmdp, learner, {**entry.practical, **{key: value for key, value in options.items() if key in entry.options}}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for the run's file."""
+        """Plain values for the run's file."""
         return asdict(self)
 
     @classmethod
     def of(cls, about: Any) -> Setup:
         """Undo `to_dict`."""
-        fields = Fields(about, "what `opo-fast run` saved", "setup")
+        fields = Fields(about, WHAT, "setup")
         texts = {key: fields.value(key) for key in ("environment", "agent", "backend")}
         for key, text in texts.items():
-            fields.check(key, isinstance(text, str), f"is {shown(text)}: a text is needed")
+            fields.check(key, isinstance(text, str), f"is {shown(text)}: a string is needed")
         fields.check("backend", texts["backend"] in ("numba", "numpy"), f"is {shown(texts['backend'])}")
         settings, given = fields.listed("settings"), fields.inner("given").plain()
-        fields.check("settings", all(isinstance(text, str) for text in settings), "holds something else than texts")
+        fields.check("settings", all(isinstance(text, str) for text in settings), "holds something other than strings")
         plain = all(value is None or isinstance(value, (int, float, str)) for value in given.values())
-        fields.check("given", plain, "holds something else than numbers and texts")
+        fields.check("given", plain, "holds something other than numbers and strings")
         horizon = None if fields.value("horizon") is None else fields.integer("horizon", least=1)
         episodes, seed = fields.integer("episodes", least=1), as_integer(fields.value("seed"), "setup['seed']", least=0, most=None)
         return cls(**texts, episodes=episodes, seed=seed, horizon=horizon, settings=settings, given=given)
 
 
 def load_run(path: pathlib.Path, *, env: str | None, episodes: int | None = None) -> tuple[Setup, Simulation, dict[str, Any]]:
-    """The run that a folder or a file holds, and the settings of its agent.
+    """The run in a folder or a file, and the settings of its agent.
 
     Parameters
     ----------
     path : path
     env : str, optional
-        The environment, named again. A file says what a run was, not what may be run: where the environment is a function of the
-        user's, it is called only if it is named here too.
+        The environment, named again. A file must not decide which code runs: if the environment is the user's own function, it is
+        called only if it is named here too.
     episodes : int, optional
         A longer run than planned.
     """
@@ -87,9 +87,9 @@ def load_run(path: pathlib.Path, *, env: str | None, episodes: int | None = None
     with reading(file, WHAT):
         setup = Setup.of(Fields(state, WHAT).inner("about").value("setup"))
     if env is None and of_the_user(setup.environment):
-        raise OpoError(f"the environment of this run is the function {setup.environment!r}, which has to be named again: ENV is needed")
+        raise OpoError(f"the environment of this run is the function {setup.environment!r}: name it again as ENV to allow its call")
     if env is not None and env != setup.environment:
-        raise OpoError(f"ENV is {env!r}: {setup.environment!r}, as of this run, is needed (or leave it out)")
+        raise OpoError(f"ENV is {env!r}: {setup.environment!r}, the environment of this run, is needed (or leave ENV out)")
     planned = setup.episodes if episodes is None else episodes
     setup = Setup(**{**setup.to_dict(), "episodes": planned})
     cmdp, learner, used = setup.build()
@@ -100,7 +100,7 @@ def load_run(path: pathlib.Path, *, env: str | None, episodes: int | None = None
 
 
 def context_of(run: Simulation, text: str | None) -> Any:
-    """The context that a text means: a label, a context as it is printed, or numbers with commas between."""
+    """The context that a text stands for: a label, a context as printed, or numbers separated by commas."""
     env = run.cmdp
     listed: Sequence[Any] | None = getattr(env, "contexts", None)
     known = list(zip(run.contexts, run.labels, strict=True)) if listed is None else [(c, _label(env, c)) for c in listed]

@@ -20,11 +20,11 @@ app = command()
 
 @app.command()
 def show(
-    path: Annotated[pathlib.Path, typer.Argument(help="A folder that `opo-fast run` wrote, or its result.npz.")],
+    path: Annotated[pathlib.Path, typer.Argument(help="A folder written by `opo-fast run`, or its result.npz.")],
     plot: Annotated[pathlib.Path | None, typer.Option(help="Draw the regret curve into this file.")] = None,
     log: Annotated[bool, typer.Option("--log", help="Draw it with logarithmic axes.")] = False,
 ) -> None:
-    """Show the table of a run again, and how it was played."""
+    """Show the table of a finished run again, and how the run was made."""
     result = SimulationResult.load(path / "result.npz" if os.path.isdir(path) else path)
     out = console()
     told = result.settings

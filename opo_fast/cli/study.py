@@ -12,18 +12,18 @@ from rich.table import Table
 from .._support.text import duration, figure, printable, share
 from .._support.threads import processors
 from ..errors import OpoError
-from ..runs.plots import missing_matplotlib, save_figure
+from ..runs.plots import save_figure
 from ..study.file import Study
 from ..study.progress import failed_label, status
 from ..study.results import Results
 from ..study.runner import Changed, Summary, run_study
 from ..study.storage import Store
-from .options import cell, console, safe, show_table
+from .options import can_draw, cell, console, safe, show_table
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Studies of many seeds and settings: run, killed, resumed, extended, compared and plotted.",
+    help="Studies over many seeds and settings, which can be interrupted, resumed, extended, compared and plotted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,17 +33,17 @@ app = typer.Typer(
 
 What = Annotated[pathlib.Path, typer.Argument(metavar="STUDY", help="The folder of a study, or its study file.")]
 Out = Annotated[pathlib.Path | None, typer.Option(help="Folder of the study. Default: NAME-study in the working directory.")]
-Workers = Annotated[int | None, typer.Option("--workers", "-w", help="Processes. Default: the processors of this machine.")]
+Workers = Annotated[int | None, typer.Option("--workers", "-w", help="Number of processes. Default: that of this machine's processors.")]
 Scheduler = Annotated[
-    Literal["loky", "dask", "ray"], typer.Option(help="What starts the processes: loky on this machine; Dask and Ray are extras.")
+    Literal["loky", "dask", "ray"], typer.Option(help="What starts the processes: loky on this machine, or Dask or Ray (extras).")
 ]
-Address = Annotated[str | None, typer.Option(help="Of a running Dask scheduler or Ray cluster. Default: a local one.")]
-Threads = Annotated[int | None, typer.Option(help="Threads per worker; never changes a result. Default: the processors shared out.")]
-SkipFailed = Annotated[bool, typer.Option("--skip-failed", help="Do not try runs again that failed before.")]
+Address = Annotated[str | None, typer.Option(help="Address of a running Dask scheduler or Ray cluster. Default: a local one.")]
+Threads = Annotated[int | None, typer.Option(help="Threads per worker; never changes a result. Default: processors divided by workers.")]
+SkipFailed = Annotated[bool, typer.Option("--skip-failed", help="Do not try failed runs again.")]
 
 
-Redo = Annotated[bool, typer.Option("--redo", help="Do finished runs again whose environment's file, module or version has changed.")]
-Keep = Annotated[bool, typer.Option("--keep", help="Keep finished runs whose environment's file, module or version has changed.")]
+Redo = Annotated[bool, typer.Option("--redo", help="Repeat finished runs if their environment file, module or version has changed.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep finished runs even if their environment file, module or version has changed.")]
 Report = Annotated[bool, typer.Option("--report", help="Write the report and the picture at the end.")]
 
 
@@ -62,8 +62,8 @@ def run(
 ) -> None:
     """Do all runs of a study file that are not finished.
 
-    Finished runs are never done again: to extend a study, add seeds, agents, environments or settings to its file and run it
-    again. Ctrl-C writes checkpoints and stops; the next call goes on from them.
+    Finished runs are not repeated: to extend a study, add seeds, agents, environments or settings to its file and run it
+    again. Ctrl-C writes checkpoints and stops; the next call continues from them.
     """
     study = Study.load(file)
     options = {"workers": workers, "scheduler": scheduler, "address": address, "threads": threads, "retry_failed": not skip_failed}
@@ -83,7 +83,7 @@ def resume(
     keep: Keep = False,
     report: Report = False,
 ) -> None:
-    """Go on with a study that was interrupted, from its checkpoints."""
+    """Continue an interrupted study from its checkpoints."""
     store = _store(study, out)
     options = {"workers": workers, "scheduler": scheduler, "address": address, "threads": threads, "retry_failed": not skip_failed}
     _run(store.study(), store.folder, options, redo, keep, report)
@@ -95,7 +95,7 @@ def show_status(
     out: Out = None,
     runs: Annotated[bool, typer.Option("--runs", help="List every finished run.")] = False,
 ) -> None:
-    """Tell how a study is going; works while it runs."""
+    """Show the progress of a study; works while it runs."""
     store = _store(study, out)
     planned = store.study().runs()
     now = status(store, planned)
@@ -106,7 +106,7 @@ def show_status(
 
     state = "running" if now.driven or now.under_way else "finished" if now.finished == now.planned else "not running"
     stream.print(f"[bold]{safe(store.study().name)}[/bold] in {safe(store.folder)}: {state}", soft_wrap=True)
-    parts = [f"{now.finished:,} of {now.planned:,} runs finished", f"{len(now.under_way):,} under way", f"{now.waiting:,} waiting"]
+    parts = [f"{now.finished:,} of {now.planned:,} runs finished", f"{len(now.under_way):,} running", f"{now.waiting:,} waiting"]
     stream.print(", ".join(parts) + (f", [red]{len(now.failures):,} failed[/red]" if now.failures else ""))
     if now.seconds_left is not None and now.finished < now.planned and now.under_way:
         stream.print(f"About {duration(now.seconds_left)} left")
@@ -142,7 +142,7 @@ def plot(
         "cumulative_regret"
     ),
     heatmap: Annotated[
-        str | None, typer.Option(metavar="X,Y", help="Draw a heat map over two settings of an agent's grid instead.")
+        str | None, typer.Option(metavar="X,Y", help="Draw a heat map over two settings in an agent's grid instead.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Agent of the heat map. Default: the first with that grid.")] = None,
     environment: Annotated[str | None, typer.Option(help="Environment to draw. Default: all; for a heat map the first.")] = None,
@@ -153,14 +153,14 @@ def plot(
     results = Results(_store(study, out))
     if heatmap is None:
         if agent is not None:
-            raise OpoError(f"--agent is {agent!r}, which is for heat maps: give --heatmap too, or leave it out")
+            raise OpoError(f"--agent is {agent!r}, which is only for heat maps: give --heatmap too, or leave it out")
         path = file or results.store.folder / f"{'regret' if measure == 'cumulative_regret' else measure}.png"
         save_figure(figures.curves(results, measure, environments=None if environment is None else [environment]), path)
         _written(path)
         return
     x, comma, y = heatmap.partition(",")
     if not comma:
-        raise OpoError(f"--heatmap is {heatmap!r}: two settings with a comma, as in bonus_scale,eta_scale, are needed")
+        raise OpoError(f"--heatmap is {heatmap!r}: two settings separated by a comma, as in bonus_scale,eta_scale, are needed")
     if agent is None:
         agent = next((e.label for e in results.study.agents if {x, y} <= set(e.grid)), results.study.agents[0].label)
     chosen = results.environments[0].label if environment is None else environment
@@ -201,20 +201,20 @@ def _folder(study: Study, out: pathlib.Path | None) -> pathlib.Path:
 
 
 def _store(what: pathlib.Path, out: pathlib.Path | None) -> Store:
-    """The folder that is meant by a folder or a study file."""
-    # Unlike those of pathlib, these find nothing under a name that is too long.
+    """The study folder given by a folder or a study file."""
+    # Unlike those of pathlib, these functions do not raise if a name is too long.
     if os.path.isfile(what):
         return Store.open(_folder(Study.load(what), out))
     if not os.path.exists(what):
         raise OpoError(f"there is no file or folder {str(what)!r}: the folder of a study, or its study file, is needed")
     if out is not None:
-        raise OpoError(f"--out is {str(out)!r} beside the folder {str(what)!r}: it is for a study file, leave it out")
+        raise OpoError(f"--out is {str(out)!r} with the folder {str(what)!r}: it is only for study files, so leave it out")
     return Store.open(what)
 
 
 def _run(study: Study, folder: pathlib.Path, options: dict[str, Any], redo: bool, keep: bool, report: bool) -> None:
     if redo and keep:
-        raise OpoError("--redo and --keep are both given: one of the two is needed")
+        raise OpoError("--redo and --keep are both given: only one of them is needed")
     changed: Changed = "redo" if redo else "keep" if keep else "ask"
     options["workers"] = processors() if options["workers"] is None else options["workers"]
     summary = run_study(study, folder, **options, changed=changed, progress=True)
@@ -228,14 +228,11 @@ def _run(study: Study, folder: pathlib.Path, options: dict[str, Any], redo: bool
 
 
 def _write_pages(results: Results) -> None:
-    """The picture and the report; what an extra is missing for is a line, since the runs are done."""
+    """Write the picture and the report; if an extra is missing, only say so, since the runs are done."""
     from ..study import figures
     from ..study.report import missing_jinja2, write_report
 
-    missing = missing_matplotlib()
-    if missing:
-        typer.echo(f"no picture: {missing}", err=True)
-    else:
+    if can_draw():
         picture = results.store.folder / "regret.png"
         save_figure(figures.curves(results), picture)
         _written(picture)
@@ -257,4 +254,4 @@ def _tell(folder: pathlib.Path, summary: Summary) -> None:
     failed = f", {summary.failed:,} failed (see: opo-fast study status {folder})" if summary.failed else ""
     stream.print(cell(f"{summary.done:,} of {summary.planned:,} runs are finished{failed}; everything is in {folder}"), soft_wrap=True)
     if summary.stopped:
-        stream.print(cell(f"Stopped. Go on with: opo-fast study resume {folder}"), soft_wrap=True)
+        stream.print(cell(f"Stopped. Resume with: opo-fast study resume {folder}"), soft_wrap=True)

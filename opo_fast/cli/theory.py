@@ -1,4 +1,4 @@
-"""The command `opo-fast theory`: parameters and bounds for any sizes."""
+"""The command `opo-fast theory`: parameters and bounds for given sizes, and the events of the proof."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from ..analysis.event_study import event_study
 from ..analysis.theory import parameters, regret_bound
 from ..errors import OpoError
 from ..model.layout import Layout
-from ..runs.plots import missing_matplotlib
-from .options import Env, Horizon, Settings, cell, console, environment, safe, short, show_table
+from .options import Env, Horizon, Settings, can_draw, cell, console, environment, safe, short, show_table
 from .theory_scaling import show_scaling
 
 __all__ = ["app"]
 
 
 class _Theory(TyperGroup):
-    """Without the name of a command it is `parameters`."""
+    """The group `theory`; without the name of a command it runs `parameters`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
@@ -39,14 +38,14 @@ class _Theory(TyperGroup):
         return super().parse_args(ctx, args)
 
     def _check_environment(self, word: str) -> None:
-        """Refuse a word that is neither a command nor an environment; what may be a file or a function is left to others."""
+        """Refuse a word that is neither a command nor an environment; anything that may be a file or a function is checked later."""
         if word in envs.names() or any(sign in word for sign in "./:") or os.path.exists(word):
             return
         close = difflib.get_close_matches(word, [*self.commands, *envs.names()], 1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise OpoError(
-            f"{word!r} is neither a command of theory nor an environment{hint}: {', '.join(self.commands)}, or a name that "
-            "`opo-fast envs` lists, is needed"
+            f"{word!r} is neither a command of theory nor an environment{hint}: {', '.join(self.commands)}, or a name from "
+            "`opo-fast envs`, is needed"
         )
 
 
@@ -59,9 +58,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-SizesFrom = Annotated[str | None, typer.Argument(metavar="[ENV]", help="Take all sizes but T from this environment.", show_default=False)]
+SizesFrom = Annotated[
+    str | None, typer.Argument(metavar="[ENV]", help="Take all sizes except T from this environment.", show_default=False)
+]
 H = Annotated[int | None, typer.Option(help="H, number of layers. Default: 5, or the environment's own.")]
-States = Annotated[int | None, typer.Option(help="|S|, number of states of all layers. Default: 20.")]
+States = Annotated[int | None, typer.Option(help="|S|, number of states in all layers. Default: 20.")]
 Actions = Annotated[int | None, typer.Option(help="|A|. Default: 4.")]
 T = Annotated[int, typer.Option("--episodes", "-T", help="T.")]
 Losses = Annotated[float | None, typer.Option(help="|F|, size of the loss class (of a cover, if it is not finite). Default: 10.")]
@@ -109,7 +110,7 @@ def show_parameters(
 
 
 NEVER = 0.99 * MOST_EPISODES
-"""From here on `informative_from` has found no number of episodes."""
+"""`informative_from` returns more than this if there is no such number of episodes."""
 STATEMENTS = {
     "squared": "errors of the loss fits (corollary), 1 - delta/8",
     "hellinger": "errors of the dynamics fits (corollary), 1 - delta/8",
@@ -131,7 +132,7 @@ STATEMENTS = {
     "regret_from_lemmas": "regret: sum of the lemmas, 1 - delta",
     "trivial": "H T, which no policy exceeds",
 }
-"""What each field of `Bounds` is, and the probability with which it holds."""
+"""Description of each field of `Bounds`, and the probability with which it holds."""
 
 
 @app.command("bounds")
@@ -150,16 +151,16 @@ def show_bounds(
     gamma: Annotated[float | None, typer.Option(help="Threshold of event A. Default: gamma' / (432 H^4).")] = None,
     gamma_visits: Annotated[float | None, typer.Option(help="Threshold gamma' of event B. Default: half the least beta.")] = None,
     term_iii: Annotated[
-        float | None, typer.Option(help="Of self-tuning OPO: twice the mixability gaps of a run, in the place of term (iii).")
+        float | None, typer.Option(help="For self-tuning OPO: twice the mixability gaps of a run, instead of the bound on term (iii).")
     ] = None,
     p_min: Annotated[float | None, typer.Option(help="Minimum reachability, for the rate of RM-UCDD.")] = None,
     eluder: Annotated[float | None, typer.Option(help="Eluder dimension, for the rate of E-UC3RL.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Show every bound that the paper states, with its explicit constants, beside H T, which no policy exceeds.
+    """Show every bound that the paper states, with its explicit constants, and compare it with H T, which no policy exceeds.
 
-    **below H T from**: the number of episodes from which the bound, at the theorem's parameters, says anything at all. The rates at the
-    end have no constants and are there to be compared with each other.
+    **below H T from**: the number of episodes from which the bound, at the theorem's parameters, is not vacuous. The rates at the
+    end have no constants; they are only for comparison with each other.
     """
     out = console()
     given = {"states": states, "actions": actions, "losses": losses, "dynamics": dynamics}
@@ -191,7 +192,7 @@ def show_bounds(
     for name, value in rates.items():
         note = needs.get(name, "") if math.isnan(value) else ""
         if name == "lower bound" and value == 0:
-            note = f"says nothing: its instance needs a class of more than |S| = {layout.n_states:,} candidates"
+            note = f"vacuous: its construction needs a class of more than |S| = {layout.n_states:,} candidates"
         lines.add_row(name, figure(value, ".6g"), note)
     show_table(out, lines)
 
@@ -204,7 +205,7 @@ def show_events(
     horizon: Horizon = None,
     delta: Delta = 0.05,
     tuning: Annotated[
-        Literal["theory", "auto"] | None, typer.Option(help="theory (the default), or auto for self-tuning OPO with T given to it.")
+        Literal["theory", "auto"] | None, typer.Option(help="theory (the default), or auto for self-tuning OPO that is given T.")
     ] = None,
     eta: Annotated[float | None, typer.Option(help="By hand: learning rate.")] = None,
     beta_loss: Annotated[float | None, typer.Option(help="By hand: parameter of the losses' bonus.")] = None,
@@ -215,12 +216,12 @@ def show_events(
     out: Annotated[pathlib.Path | None, typer.Option(help="Folder for events.npz and events.png. Default: runs/events-ENV.")] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the picture (needs matplotlib, extra 'plot').")] = True,
 ) -> None:
-    """Let OPO learn under many seeds, and count how often the events of the proof and the statements of the paper held.
+    """Let OPO learn with many seeds, and count how often the events of the proof and the statements of the paper held.
 
-    **held**: in how many runs. **at least**: the paper's probability, 1 where it is certain. **interval**: 95 % Clopper-Pearson.
-    **largest**: the largest left side in a run as a share of the right side; 1 is as tight as it can be.
+    **held**: in how many runs. **at least**: the paper's probability; 1 if the statement is deterministic. **interval**: 95 %
+    Clopper-Pearson. **largest**: the largest left side in a run as a share of the right side; 1 means that the bound is tight.
 
-    At the theory's constants no pair is ever explored in the sense of event B at practical T; small betas by hand (try --eta 0.3
+    At the theory's constants and practical T, no pair is ever explored in the sense of event B; small betas by hand (try --eta 0.3
     --beta-loss 4 --beta-dynamics 4) show the other cases.
     """
     stream = console()
@@ -245,11 +246,8 @@ def show_events(
         stream.print(f"{label}: {column.mean():.3f} over all episodes, {column[:, -1].mean():.3f} in the last one")
     folder = as_folder(out or pathlib.Path("runs") / f"events-{short(env)}", "--out")
     found.save(folder / "events.npz")
-    missing = missing_matplotlib() if plot else None
-    if plot and missing is None:
+    if plot and can_draw():
         found.plot(folder / "events.png")
-    if missing:
-        typer.echo(f"no picture: {missing}", err=True)
     stream.print(f"[dim]{safe(folder)}[/dim]")
 
 
@@ -264,7 +262,7 @@ def _shape(layout: Layout, episodes: int, sizes: dict[str, float]) -> str:
 def _layout_and_sizes(
     env: str | None, given: dict[str, Any], horizon: int | None, settings: list[str] | None
 ) -> tuple[Layout, dict[str, float]]:
-    """Sizes from the command line, or of an environment."""
+    """Sizes from the command line or from an environment."""
     if env is None and settings:
         raise OpoError(f"--set is {settings[0]!r}, which is an option of an environment: name one, or leave it out")
     return _sizes(given, horizon) if env is None else _sizes_of(env, given, horizon, settings)
@@ -284,7 +282,7 @@ def _sizes_of(env: str, given: dict[str, Any], horizon: int | None, settings: li
     """Sizes of an environment."""
     twice = [f"--{name}" for name, value in given.items() if value is not None]
     if twice:
-        raise OpoError(f"{twice[0]} is given beside the environment {env!r}, which has its own: one of the two is needed")
+        raise OpoError(f"{twice[0]} is given, but the environment {env!r} has its own: leave one of the two out")
     cmdp = environment(env, horizon, settings)
     having(cmdp, env, ("loss_class", "dynamics_class"), "an environment with classes of losses and dynamics")
     return cmdp.layout, {"loss_class_size": cmdp.loss_class.size, "dynamics_class_size": cmdp.dynamics_class.size}
@@ -299,7 +297,7 @@ def _leaves(beta: float, episodes: int) -> str:
 
 
 def _layers(horizon: int, states: int, actions: int) -> Layout:
-    """A layout of these sizes; the theory asks for nothing else of it."""
+    """A layout with these sizes; the theory depends only on them."""
     as_integer(states, "states", least=horizon, most=1 if horizon == 1 else None)
     share, more = divmod(states - 1, max(1, horizon - 1))
     return Layout([1, *(share + (h < more) for h in range(horizon - 1))], actions)

@@ -22,13 +22,13 @@ from .._support.text import count, interval
 from .._support.threads import processors
 from ..analysis.bounds import bounds
 from ..errors import OpoError
-from ..runs.plots import missing_matplotlib, save_figure
+from ..runs.plots import save_figure
 from ..study.file import Entry, Study
 from ..study.grid import canonical
 from ..study.results import Results
 from ..study.runner import run_study
 from ..study.scaling import Growth, draw_growth, growth_along, growth_over_episodes, power_law, scaling_study
-from .options import Settings, cell, console, environment_options, safe, show_table
+from .options import Settings, can_draw, cell, console, environment_options, safe, show_table
 
 __all__ = ["show_scaling"]
 
@@ -42,15 +42,15 @@ AXES: dict[Axis, list[float]] = {
     ("n_losses", "n_dynamics"): [5, 10, 20, 40],
     ("gap",): [0.02, 0.05, 0.1, 0.2],
 }
-"""What the command varies of random-finite where no axis is named."""
+"""The default axes, for random-finite."""
 OPO = [
     Entry("opo", "opo (self-tuning)"),
     Entry("opo", "opo (by hand)", {"bonus_scale": 2e-6, "eta_scale": 50.0}),
-    # As tuning="theory", which says in every run that its policy is uniform; the command says it once.
+    # Like tuning="theory", but without its warning in every run that the policy is uniform; the command says it once.
     Entry("opo", "opo (theory)", {"bonus_scale": 1.0, "eta_scale": 1.0}),
 ]
 FEW = 5
-"""Environments of each size below which the command says that its intervals are wide."""
+"""Number of environments per size below which the command says that its intervals are wide."""
 
 
 def show_scaling(
@@ -60,39 +60,39 @@ def show_scaling(
         typer.Option(
             "--axis",
             metavar="NAME=V1,V2,...",
-            help="An option of the environment, or episodes, and its values; several options with + between take the same values. May be "
+            help="An option of the environment, or episodes, with its values; options joined by + take the same values. May be "
             "repeated. Default: episodes, sizes, class sizes and gap of random-finite.",
         ),
     ] = None,
-    agents: Annotated[str | None, typer.Option(help="Names with commas between; opo stands for its three settings. Default: all.")] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-T", help="T on all axes but its own.")] = 400,
-    models: Annotated[int, typer.Option(help="Environments of each size, by their seed.")] = 6,
+    agents: Annotated[str | None, typer.Option(help="Names separated by commas; opo stands for its three settings. Default: all.")] = None,
+    episodes: Annotated[int, typer.Option("--episodes", "-T", help="T on all axes except its own.")] = 400,
+    models: Annotated[int, typer.Option(help="Number of environments for each size, which differ in their seed.")] = 6,
     settings: Settings = None,
-    workers: Annotated[int | None, typer.Option("--workers", "-w", help="Processes. Default: the processors of this machine.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", "-w", help="Number of processes. Default: that of the processors.")] = None,
     out: Annotated[pathlib.Path | None, typer.Option(help="Folder. Default: runs/scaling-ENV.")] = None,
 ) -> None:
-    """Estimate how the regret grows along the sizes of a problem, beside the exponent of the theorem's bound on the same values.
+    """Estimate how the regret grows with the sizes of a problem, and compare it with the theorem's bound on the same values.
 
-    Every axis varies alone around a base. Each exponent is the slope of the logarithm of the mean regret, with a 95 % bootstrap interval
-    over the environments. Ctrl-C keeps what is finished; the same command goes on after it.
+    Every axis varies alone around a base case. Each exponent is the slope of the logarithm of the mean regret, with a 95 % bootstrap
+    interval over the environments. Ctrl-C keeps what is finished, and the same command continues after it.
 
-    **opo (theory)** plays the uniform policy at any T that is practical: its bonuses stay at their cap.
+    **opo (theory)** plays the uniform policy at any practical T: its bonuses stay at their cap.
     """
     stream = console()
     base, chosen = _base(env, settings), _axes(env, axes)
     replicates = {"seed": list(range(as_integer(models, "models", least=1)))} if "seed" in envs.info(env).options else {}
     if replicates and "seed" in base:
         raise OpoError(
-            f"--set gives seed={base['seed']!r}: the environments of each size have seeds of their own; say how many by --models"
+            f"--set gives seed={base['seed']!r}: the environments of each size have their own seeds; set their number by --models"
         )
     folder = as_folder(out or pathlib.Path("runs") / f"scaling-{env}", "--out")
     studies = _studies(env, base, chosen, _entries(agents, env, base), episodes, replicates)
-    # Before the runs, since it makes the environment of every value.
+    # Before the runs, because it makes the environment of every value and so finds invalid values.
     theory = {"+".join(axis): _theory(env, base, axis, values, episodes) for axis, values in chosen.items()}
     for t, study in studies.items():
         done = run_study(study, folder / f"T{t}", workers=processors() if workers is None else workers, changed="redo")
         if done.stopped:
-            stream.print("Interrupted: the same command goes on from here", style="yellow")
+            stream.print("Interrupted: the same command continues from here", style="yellow")
             raise typer.Exit(130)
         if done.failed:
             stream.print(f"{done.failed} of {done.planned} runs with {t} episodes failed: opo-fast study status {safe(folder / f'T{t}')}")
@@ -107,18 +107,15 @@ def show_scaling(
     show_table(stream, _table(growths, theory, f"{safe(env)}: exponents of the regret"))
     _explain(stream, growths)
     _write(folder / "scaling.csv", growths, theory)
-    missing = missing_matplotlib()
-    if missing:
-        typer.echo(f"no picture: {missing}", err=True)
-    else:
+    if can_draw():
         save_figure(draw_growth(growths, theory), folder / "scaling.png")
     stream.print(f"[dim]{safe(folder)}[/dim]")
 
 
 def _explain(stream: Console, growths: Sequence[Growth]) -> None:
-    """What the table cannot say: where a number is missing, or means little."""
+    """Explain the table: where a number is missing or unreliable."""
     if any(math.isnan(growth.exponent.mean) for growth in growths):
-        stream.print("-: no exponent, as the mean regret at some value is not above 0")
+        stream.print("-: no exponent, because the mean regret at some value is not above 0")
     fewest = min((growth.exponent.seeds for growth in growths), default=FEW)
     if fewest < FEW:
         made = "gives no interval" if fewest == 1 else "make wide intervals"
@@ -130,7 +127,7 @@ def _without(base: dict[str, Any], axis: Axis) -> dict[str, Any]:
 
 
 def _axes(env: str, given: list[str] | None) -> dict[Axis, list[float]]:
-    """The axes from the command line, or the usual ones."""
+    """The axes from the command line, or the default ones."""
     if not given:
         if env != "random-finite":
             raise OpoError(f"--axis is needed for {env!r}: --axis NAME=V1,V2,... with one of episodes, {', '.join(envs.info(env).options)}")
@@ -151,21 +148,21 @@ def _axes(env: str, given: list[str] | None) -> dict[Axis, list[float]]:
         if unknown or ("episodes" in axis and len(axis) > 1):
             raise OpoError(f"--axis is {text!r}: episodes alone, or options of {env}, are needed: {', '.join(envs.info(env).options)}")
         if "seed" in axis:
-            raise OpoError(f"--axis is {text!r}: a seed makes another environment of the same size; say how many are wanted by --models")
+            raise OpoError(f"--axis is {text!r}: a seed makes another environment of the same size; set their number by --models")
         if len(set(axis)) < len(axis) or any(set(axis) == set(other) for other in found):
-            raise OpoError(f"--axis is {text!r}, which names an option or an axis a second time: give all values in one --axis")
+            raise OpoError(f"--axis is {text!r}, which repeats an option or an axis: give all values in one --axis")
         found[axis] = sorted(numbers)
     return found
 
 
 def _base(env: str, settings: list[str] | None) -> dict[str, Any]:
-    """The options that all axes share."""
+    """The options shared by all axes."""
     base = dict(BASE) if env == "random-finite" else {}
     return {**base, **environment_options(None, settings)}
 
 
 def _entries(names: str | None, env: str, base: dict[str, Any]) -> list[Entry]:
-    """The agents; without names all but the optimum, whose regret is 0."""
+    """The agents; by default all except the optimum, whose regret is 0."""
     layout = envs.make(env, **base).layout
     chosen = [name for name in registry.names(layout) if name != "optimum"] if names is None else [n.strip() for n in names.split(",")]
     return [entry for name in chosen for entry in (OPO if name == "opo" else [Entry(registry.info(name).name, name)])]
@@ -174,7 +171,7 @@ def _entries(names: str | None, env: str, base: dict[str, Any]) -> list[Entry]:
 def _studies(
     env: str, base: dict[str, Any], axes: dict[Axis, list[float]], agents: Sequence[Entry], episodes: int, replicates: dict[str, list[int]]
 ) -> dict[int, Study]:
-    """The studies by T: the base T has all axes, the others the base alone."""
+    """The studies by T: the one with the base T has all axes, the others only the base case."""
     sizes = {axis if len(axis) > 1 else axis[0]: values for axis, values in axes.items() if axis != ("episodes",)}
     lengths = [as_integer(t, "--axis episodes", least=1) for t in axes.get(("episodes",), [])]
     studies = {}
@@ -210,7 +207,7 @@ def _table(growths: Sequence[Growth], theory: dict[str, float], title: str) -> T
 
 
 def _write(path: pathlib.Path, growths: Sequence[Growth], theory: dict[str, float]) -> None:
-    """The exponents and the means behind them."""
+    """Write the exponents and the means from which they were computed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["axis", "agent", "exponent", "low", "high", "theory", "value", "mean_regret", "runs"])

@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 
 from .. import agents
-from .._support.text import count, figure, interval, share
-from .._support.text import setting as written
+from .._support.text import count, figure, interval, setting, share
 from .._support.threads import set_threads
 from ..errors import OpoError
 from ..runs.tune import RANGES, Tuning, tune
@@ -18,20 +17,22 @@ from .options import SHOWN, Env, Horizon, Settings, Threads, cell, command, cons
 __all__ = ["app"]
 
 app = command()
+_RUN = ("bonus_scale", "eta_scale")
+"""Settings that `opo-fast run` has as options."""
 
 
 @app.command("tune")
 def tune_agent(
     env: Env = "random-finite",
-    agent: Annotated[str, typer.Option(help="Learner: " + ", ".join(agents.names()) + ".")] = "opo",
+    agent: Annotated[str, typer.Option(help="Agent: " + ", ".join(agents.names()) + ".")] = "opo",
     episodes: Annotated[int, typer.Option("--episodes", "-T", help="Number of episodes of each run.")] = 1000,
-    trials: Annotated[int, typer.Option(help="Settings to try.")] = 30,
-    seeds: Annotated[int, typer.Option(help="Seeds of the search: 10000 and on; poor settings are dropped after fewer.")] = 8,
-    validation: Annotated[int, typer.Option("--validate", help="Seeds that judge the best setting: 20000 and on.")] = 20,
+    trials: Annotated[int, typer.Option(help="Number of settings to try.")] = 30,
+    seeds: Annotated[int, typer.Option(help="Number of seeds for the search, from 10000 on; poor settings are dropped early.")] = 8,
+    validation: Annotated[int, typer.Option("--validate", help="Number of seeds to evaluate the best setting, from 20000 on.")] = 20,
     over: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=LOW:HIGH", help="A setting to search, in its logarithm, or KEY=A,B,C for a few values; may be repeated. "
+            metavar="KEY=LOW:HIGH", help="A setting to search on a logarithmic scale, or KEY=A,B,C for a few values; may be repeated. "
             f"Default: those of {', '.join(RANGES)} that the agent has."
         ),
     ] = None,
@@ -39,11 +40,11 @@ def tune_agent(
     settings: Settings = None,
     threads: Threads = None,
 ) -> None:  # fmt: skip
-    """Search the setting of an agent that loses least in an environment, and judge it on seeds that did not choose it.
+    """Search for the setting of an agent with the least regret in an environment, and evaluate it on other seeds.
 
-    All settings see the same contexts and uniforms. Each begins with one seed; only the better third goes on to three seeds, and so on.
-    The last lines compare the best one with the agent's practical setting, on other seeds: what is said there is not flattered by the
-    search.
+    All settings see the same contexts and random numbers. Each starts with one seed; only the best third continues with three seeds, and
+    so on. The last lines compare the best setting with the agent's practical setting on other seeds, so that the comparison is not biased
+    by the search.
     """
     set_threads(threads)
     cmdp = environment(env, horizon, settings)
@@ -74,19 +75,16 @@ def _show(env: str, found: Tuning, episodes: int, seeds: int, validation: int) -
     for name in (*names, "regret", "seeds"):
         table.add_column(name, justify="right")
     for trial in sorted(found.trials, key=lambda trial: (-trial.seeds, trial.regret))[:SHOWN]:
-        table.add_row(*(cell(written(trial.setting[name])) for name in names), figure(trial.regret, ".4g"), str(trial.seeds))
+        table.add_row(*(cell(setting(trial.setting[name])) for name in names), figure(trial.regret, ".4g"), str(trial.seeds))
     show_table(out, table)
     for edge in found.edges:
-        out.print(f"The best {safe(edge)} is at the edge of what was tried: a better one may lie beyond (--over)", style="yellow")
-    out.print(f"Judged on {validation} seeds that the search has not seen, {episodes:,} episodes each:")
+        out.print(f"The best {safe(edge)} is at the edge of the search range: a better one may lie beyond (see --over)", style="yellow")
+    out.print(f"On {validation} seeds that the search has not seen, {episodes:,} episodes each:")
     for line in found.validation.summary():
         out.print(f"  {line.agent}: regret {interval(line.regret)}, gap closed at the end {share(line.gap_closed.mean)}", markup=False)
-    out.print(f"  best less default: {interval(found.difference())} (95 % bootstrap over the seeds)", markup=False)
-    options = " ".join(f"--{name.replace('_', '-')} {written(value)}" for name, value in found.best.items() if name in _RUN)
-    rest = ":".join([found.agent, *(f"{name}={written(value)}" for name, value in found.best.items())])
+    out.print(f"  best minus default: {interval(found.difference())} (95 % bootstrap over the seeds)", markup=False)
+    options = " ".join(f"--{name.replace('_', '-')} {setting(value)}" for name, value in found.best.items() if name in _RUN)
+    rest = ":".join([found.agent, *(f"{name}={setting(value)}" for name, value in found.best.items())])
     if set(names) <= set(_RUN):
         out.print(f"opo-fast run {safe(env)} --agent {safe(found.agent)} -T {episodes} {safe(options)}", soft_wrap=True)
     out.print(f"opo-fast compare {safe(env)} -T {episodes} --agents {safe(found.agent)},{safe(rest)}", soft_wrap=True)
-
-
-_RUN = ("bonus_scale", "eta_scale")

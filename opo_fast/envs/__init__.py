@@ -1,4 +1,4 @@
-"""Environments: contextual MDPs with their model classes, and adapters from tables that people already have."""
+"""Environments: contextual MDPs with their model classes, and adapters for the tables of other libraries."""
 
 from .adapters import from_gymnasium, from_mdptoolbox, from_pairs, from_quantecon
 from .bandits import classification_bandit, trial_bandit

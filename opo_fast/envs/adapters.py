@@ -1,4 +1,4 @@
-"""Adapters: the tables of other libraries as a `TabularMDP`, each in one call."""
+"""Adapters: tables of other libraries as a `TabularMDP`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def from_gymnasium(
 ) -> TabularMDP:
     """A Gymnasium toy-text environment, or its table, as a `TabularMDP`.
 
-    Transitions that are marked `terminated` lead to an added last state of reward 0, whatever the table says of the state
-    that they name: that state may have outgoing moves, which no episode ever takes. Outcomes with the same next state add
-    up; outcomes of probability 0 are dropped.
+    Transitions marked `terminated` lead to an added last state of reward 0, whatever the table says about the state that
+    they name: that state may have outgoing moves that no episode ever takes. Outcomes with the same next state are
+    added; outcomes of probability 0 are dropped.
 
     Parameters
     ----------
@@ -34,29 +34,29 @@ def from_gymnasium(
         An id such as "FrozenLake-v1"; an environment with ``P`` and ``initial_state_distrib``; or a table
         ``P[state][action] = [(probability, next_state, reward, terminated), ...]``.
     start : int or array_like, shape (S,), optional
-        Start state or distribution. Default: that of the environment, or state 0 of a table.
+        Start state or distribution. Default: that of the environment, or state 0 for a table.
     reward_range : (low, high), optional
-        Default: smallest and largest reward of the table, and 0 where episodes can end.
+        Default: smallest and largest reward of the table, including 0 if episodes can end.
     name : str, optional
     **options
-        Of `gymnasium.make`, for an id.
+        Options of `gymnasium.make`, for an id.
 
     Returns
     -------
     TabularMDP
-        States as in the table; where an outcome is terminated, one more state, "end".
+        States as in the table and, if an outcome is terminated, an additional state "end".
 
     Raises
     ------
     OpoError
-        A missing state or action, an outcome that is not such a tuple, a next state past the end, a row that does not sum
-        to 1: each with state and action.
+        On a missing state or action, an outcome that is not such a tuple, a next state that does not exist, or a row that
+        does not sum to 1; the error names state and action.
     """
     if isinstance(env, str):
         name = env if name is None else name
         env = _made(env, options)
     elif options:
-        raise OpoError(f"options {', '.join(options)} are for an environment given by its id")
+        raise OpoError(f"options {', '.join(options)} are only for an environment given by its id: leave them out")
     table, source = env, "table"
     if not isinstance(env, (Mapping, Sequence)):
         bare = getattr(env, "unwrapped", env)
@@ -121,7 +121,7 @@ def _made(env: str, options: dict[str, Any]) -> Any:
 
 
 def _spanning(reward_range: tuple[float, float], expected: Array) -> tuple[float, float]:
-    """The range, widened by the rounding of expected rewards and by nothing more."""
+    """The range, widened by no more than the rounding of expected rewards."""
     low, high = pair_of(reward_range, "reward_range", "(low, high)")
     slack = 1e-12 * max(1.0, abs(low), abs(high))
     least, most = float(expected.min()), float(expected.max())
@@ -133,14 +133,14 @@ def _rows(table: Any, where: str) -> list[Any]:
     if isinstance(table, Mapping):
         missing = [key for key in range(len(table)) if key not in table]
         if missing:
-            raise OpoError(f"{where}: there is no entry {missing[0]}; entries 0 to {len(table) - 1} are needed")
+            raise OpoError(f"{where}: entry {missing[0]} is missing; entries 0 to {len(table) - 1} are needed")
         result = [table[key] for key in range(len(table))]
     elif isinstance(table, Sequence) and not isinstance(table, (str, bytes)):
         result = list(table)
     else:
         raise OpoError(f"{where} is a {type(table).__name__}: a mapping or a sequence is needed")
     if not result:
-        raise OpoError(f"{where} is empty")
+        raise OpoError(f"{where} is empty: at least one entry is needed")
     return result
 
 
@@ -177,7 +177,7 @@ def _outcomes(row: Any, state: int, action: int, n_states: int) -> list[tuple[fl
 def from_mdptoolbox(
     P: Any, R: Any, *, start: Any = 0, reward_range: tuple[float, float] | None = None, name: str = "mdptoolbox", source: str = "mdptoolbox"
 ) -> TabularMDP:
-    """The layouts of pymdptoolbox as a `TabularMDP`.
+    """The formats of pymdptoolbox as a `TabularMDP`.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def from_mdptoolbox(
         Rewards.
     start : int or array_like, shape (S,)
     reward_range, name, source
-        See `TabularMDP`. For the discount of that library, see `TabularMDP.discounted`.
+        See `TabularMDP`. For a discount, use `TabularMDP.discounted`.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def from_mdptoolbox(
     Raises
     ------
     OpoError
-        Wrong shapes, and whatever `TabularMDP` refuses.
+        On wrong shapes, and on whatever `TabularMDP` refuses.
     """
     blocks = _stack(P, "P")
     n_actions, n = len(blocks), blocks[0].shape[0]
@@ -213,8 +213,8 @@ def from_mdptoolbox(
         array = as_real(R, "R")
         if listed and array.shape == (n_actions, n) and n_actions == n:
             raise OpoError(
-                f"R is a list of {n} vectors of {n} numbers, which may be one for each action or one for each state: "
-                "give an array of shape (S, A) (np.array(R).T of vectors per action)"
+                f"R is a list of {n} vectors of {n} numbers, one for each action or one for each state: "
+                "give an array of shape (S, A) (np.array(R).T for vectors per action)"
             )
         if array.ndim == 3:
             rewards = expected_rewards(flat, _interleaved(_matching(list(array), n_actions, n)))
@@ -250,7 +250,7 @@ def _matching(blocks: list[Any], n_actions: int, n: int) -> list[Any]:
 
 
 def _interleaved(blocks: list[Any]) -> Any:
-    """Blocks per action (S, S) as one table: dense (S, A, S), or CSR (S * A, S)."""
+    """Matrices (S, S), one per action, as one table: dense (S, A, S), or CSR (S * A, S)."""
     if not any(sp.issparse(block) for block in blocks):
         return np.stack(blocks, axis=1)
     n, a = blocks[0].shape[0], len(blocks)
@@ -259,7 +259,7 @@ def _interleaved(blocks: list[Any]) -> Any:
 
 
 MOST_PAIRS, PAIRS_PER_ENTRY = 1 << 24, 1000
-"""Pairs of a table that any list may stand for, and how many for each of its entries."""
+"""Limits on S * A of the table: a constant, and a multiple of the number of listed pairs."""
 
 
 def from_pairs(
@@ -289,7 +289,7 @@ def from_pairs(
     Raises
     ------
     OpoError
-        A pair that is listed twice, an index out of range, a state without a pair, wrong shapes.
+        On a pair that is listed twice, an index out of range, a state without a pair, or wrong shapes.
     """
     states, actions = (_indices(values, what) for values, what in ((s_indices, "s_indices"), (a_indices, "a_indices")))
     r = as_real(R, "R")
@@ -309,7 +309,7 @@ def from_pairs(
             f"pair {i} is state {int(states[i])}, action {int(actions[i])}: a state from 0 to {n - 1} and an action from 0 are needed"
         )
     if n * a > max(MOST_PAIRS, PAIRS_PER_ENTRY * count):
-        raise OpoError(f"{count} pairs name {n} states and {a} actions: states and actions are numbered from 0 on, without such gaps")
+        raise OpoError(f"{count} pairs name {n} states and {a} actions: states and actions numbered from 0 without large gaps are needed")
     pair = states * a + actions
     order = np.argsort(pair, kind="stable")
     twice = np.flatnonzero(np.diff(pair[order]) == 0)
@@ -320,8 +320,8 @@ def from_pairs(
     mask[states, actions] = True
     empty = np.flatnonzero(~mask.any(axis=1))
     if empty.size:
-        shown = ", ".join(map(str, empty[:10]))
-        raise OpoError(f"states without an action: {shown}{', ...' if empty.size > 10 else ''}; each needs at least one")
+        first_ten = ", ".join(map(str, empty[:10]))
+        raise OpoError(f"states without an action: {first_ten}{', ...' if empty.size > 10 else ''}; each needs at least one")
     rewards = np.zeros((n, a))
     rewards[states, actions] = r
     P: Any
@@ -344,8 +344,8 @@ def _indices(values: npt.ArrayLike, name: str) -> Array:
 def from_quantecon(ddp: Any, *, start: Any = 0, reward_range: tuple[float, float] | None = None, name: str = "quantecon") -> TabularMDP:
     """A `quantecon.markov.DiscreteDP` as a `TabularMDP`.
 
-    A reward of -inf in the product form is an action that is not available. A discount factor below 1 becomes a step to
-    an added state of reward 0 (`TabularMDP.discounted`).
+    A reward of -inf in the product form means that the action is not available. A discount factor below 1 becomes a transition
+    to an added state of reward 0 (`TabularMDP.discounted`).
 
     Parameters
     ----------

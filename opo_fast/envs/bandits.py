@@ -1,4 +1,4 @@
-"""Contextual bandits (H = 1) from data sets: classification as decisions, and the arms of a randomised trial."""
+"""Contextual bandits (H = 1) from data sets: classification as decisions, and the treatments of a randomised trial."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ ARMS = ("zidovudine", "zidovudine + didanosine", "zidovudine + zalcitabine", "di
 
 
 def classification_bandit(data: str = "iris", *, contexts: int | None = 150, noise: float = 0.1, seed: int = 0) -> Environment:
-    """A data set of scikit-learn as a contextual bandit: guess the class of a row, from its features.
+    """A data set of scikit-learn as a contextual bandit: guess the class of a row from its features.
 
-    The context is a row's features, scaled to mean 0 and variance 1 (constant ones to 0); an action is a class. A right
+    The context is a row's features, scaled to mean 0 and variance 1 (constant ones to 0); an action is a class. A correct
     guess has mean loss `noise`, a wrong one 1 - `noise`.
 
-    Loss candidates: one class is right for all rows; the class of the nearest class mean, over all features or the first
-    half of them; the truth in the middle.
+    Loss candidates: one class is correct for all rows; the class with the nearest mean, over all features or the first
+    half of them; and, in the middle, the truth.
 
     Parameters
     ----------
     data : {"iris", "wine", "breast_cancer", "digits"}
     contexts : int, optional
-        Rows, drawn without replacement; None or more than there are: all. Equal rows count once.
+        Number of rows, drawn without replacement; None, or more than there are: all. Equal rows count once.
     noise : float
         In [0, 0.5].
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
@@ -100,19 +100,19 @@ def _no_transitions(context: Any) -> list[Any]:
 def trial_bandit(by: str | None = "cd40", *, groups: int = 3) -> Environment:
     """The randomised trial ACTG175 as a contextual bandit: which of four treatments avoids the event.
 
-    2,139 patients with HIV were given one of four treatments at random; the event is a fall of the CD4 count by half,
-    AIDS or death. The context is the patient's group by a measurement at admission, the loss an event: its mean is the
-    event rate of a group's patients under a treatment.
+    2,139 patients with HIV were given one of four treatments at random; the event is a drop of the CD4 count by half,
+    AIDS or death. The context is the patient's group by a measurement at admission. The loss is 1 if the event happens; its
+    mean is the event rate of the group's patients under the treatment.
 
-    Loss candidates: one treatment is as good as another; the rates of all patients; each group has the next one's rates;
-    the treatments are mixed up; and the truth in the middle.
+    Loss candidates: all treatments are equally good; all groups have the rates of all patients; each group has the rates of the
+    next one; the treatments are mixed up; and, in the middle, the truth.
 
     Parameters
     ----------
     by : str, optional
         Column of the data, for instance "cd40" (CD4 count), "age", "wtkg", "karnof" or "preanti". None: one group.
     groups : int
-        Groups of about equal size.
+        Number of groups, of about equal size.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def trial_bandit(by: str | None = "cd40", *, groups: int = 3) -> Environment:
     Raises
     ------
     OpoError
-        The package lifelines is missing; an unknown column, or one with missing values; a group without patients under
+        If the package lifelines is missing, the column is unknown or has missing values, or a group has no patients under
         some treatment.
     """
     columns = _trial()
@@ -180,7 +180,7 @@ def _interval(name: str, low: float, high: float) -> str:
 
 
 def _trial() -> dict[str, Array]:
-    """The columns of ACTG175; the package that ships them is not imported."""
+    """The columns of ACTG175, read without importing the package that contains them."""
     spec = importlib.util.find_spec("lifelines")
     if spec is None or not spec.submodule_search_locations:
         raise OpoError(f"the trial needs the package lifelines: {install('trial')}")

@@ -1,4 +1,4 @@
-"""What an environment carries beside its contextual model: the classes that hold its truth, and the user's reward."""
+"""Environments: a contextual model with the classes that contain its truth, and the user's reward."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Array = npt.NDArray[Any]
 Model = Callable[[Any], Any]
 
 STORE = 1 << 28
-"""Bytes of true models that an environment of endless contexts keeps."""
+"""Bytes of true models that an environment with endless contexts caches."""
 
 
 class PerContext:
-    """A candidate model of finitely many contexts: a prebuilt object (losses or `Transitions`) for each.
+    """A candidate model for finitely many contexts: one prebuilt object (losses or `Transitions`) for each.
 
     Parameters
     ----------
     objects : sequence
-        One per context; handed out as they are, so that one dynamics keeps its identity.
+        One per context; they are returned as they are, so that one dynamics keeps its identity.
     name : str
         What the candidate assumes.
     contexts : sequence, optional
@@ -58,7 +58,7 @@ class Noise:
     Parameters
     ----------
     width : float
-        Half the width, in [0, 1]; near 0 and 1 it shrinks, so that the mean is exact. 0: the mean itself.
+        Half the width, in [0, 1]; it shrinks near 0 and 1, so that the mean is exact. With 0 the mean itself is observed.
     """
 
     def __init__(self, width: float) -> None:
@@ -70,7 +70,7 @@ class Noise:
 
 
 class Environment:
-    """A contextual MDP whose truth is a pair of candidates of its own model classes, so both are realizable.
+    """A contextual MDP whose truth is a pair of candidates of its own model classes, which are therefore realizable.
 
     Parameters
     ----------
@@ -78,35 +78,35 @@ class Environment:
     loss_models, dynamics_models : sequence of callables
         The candidates ``model(context)`` of the two classes.
     true_loss, true_dynamics : int
-        Which candidates are the truth. Nothing that learns may look at them.
+        Which candidates are the truth. No learner may read them.
     contexts : sequence or callable
         The contexts, each hashable or an array; or ``contexts(rng)``, which draws one.
     probabilities : array_like, optional
-        Of a sequence of contexts; uniform where absent.
+        Those of a sequence of contexts; uniform by default.
     labels : sequence of str, optional
-        What each context means, for tables and plots.
+        Meaning of each context, for tables and plots.
     action_mask : array_like of bool, shape (n_states, A), optional
         Allowed pairs, the same in every context.
     reward_map : RewardMap, optional
-        Turns losses back into the user's reward.
+        Converts losses back into the user's reward.
     steps : int, optional
-        Steps that are played in the source's own terms: the horizon, less an added start layer. Default: the horizon.
+        Number of steps in the source's own terms: the horizon without an added start layer. Default: the horizon.
     noise : Noise, optional
-        Of the observed losses. Default: Bernoulli.
+        Distribution of the observed losses. Default: Bernoulli.
     joint_losses : callable, optional
         Observed losses that depend on the next states; see `ContextualMDP`.
     state_names, action_names : sequence of str, optional
-        What each state of the layout and each action is called; those of one layer differ.
+        Names of the layout's states, distinct within a layer, and of the actions.
     start_layer : bool
         Whether the first layer only draws the first state; see `Names`.
     name, source : str
-        For tables; where the numbers come from.
+        For tables; the source is where the numbers come from.
 
     Attributes
     ----------
     loss_class : FiniteLossClass
     dynamics_class : FiniteDynamicsClass
-    contexts : tuple, or None where they are endless
+    contexts : tuple, or None if they are endless
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Environment:
             self.sample_losses = noise
         if joint_losses is not None:
             if noise is not None:
-                raise OpoError("noise and joint_losses are both given: one of the two is needed")
+                raise OpoError("noise and joint_losses are both given: only one of them is needed")
             self.joint_losses = joint_losses
         known = Names(state_names, action_names, start_layer=start_layer)
         known.check(layout)
@@ -168,7 +168,7 @@ class Environment:
         self.labels = labels_of([f"context {c}" for c in range(n)] if labels is None else labels, n, "labels", "contexts")
 
     def sample_context(self, rng: np.random.Generator) -> Any:
-        """Draw a context; finite ones from one uniform."""
+        """Draw a context; one of finitely many from one uniform random number."""
         having(rng, "rng", ("random",), "a numpy.random.Generator")
         if self.contexts is None:
             assert self._draw is not None
@@ -190,7 +190,7 @@ class Environment:
 
     @property
     def mdps(self) -> tuple[LayeredMDP, ...]:
-        """The true models of finitely many contexts, in their order."""
+        """The true models of finitely many contexts, in order."""
         return tuple(self.mdp(context) for context in self.contexts or ())
 
     @cached_property
@@ -204,7 +204,7 @@ class Environment:
         return FiniteDynamicsClass(self.dynamics_models, names=[_name(model, i) for i, model in enumerate(self.dynamics_models)])
 
     def label(self, context: Any) -> str:
-        """What a context means."""
+        """The meaning of a context."""
         if self.contexts is not None:
             return self.labels[_find(self._index, context)]
         if isinstance(context, np.ndarray):
@@ -212,7 +212,7 @@ class Environment:
         return str(context)
 
     def reward_value(self, loss_value: npt.ArrayLike) -> Array:
-        """A value (sum of losses of an episode) in the user's own reward; the value itself where there is no reward."""
+        """A value (sum of losses of an episode) in the user's own reward; the value itself if there is no reward."""
         value = as_real(loss_value, "loss_value").astype(np.float64)
         return value if self.reward_map is None else self.reward_map.value(value, self.steps)
 

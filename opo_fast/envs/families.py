@@ -1,4 +1,4 @@
-"""Contextual models from several tables, one per context; the toy-text families of Gymnasium."""
+"""Contextual models from several tables, one per context; the toy-text environments of Gymnasium."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def family(
     name: str = "family",
     source: str = "",
 ) -> Environment:
-    """A contextual MDP from one table per context, with classes of mistaken candidates around the truth.
+    """A contextual MDP from one table per context, with classes of wrong candidates around the truth.
 
-    Candidates of either class: every context is like context j, for each j that differs; each context is like the next
-    one; action a does what action a + 1 does, where no action is masked. The first loss candidate says that every
+    Candidates of either class: every context is like context j, for each distinct j; each context is like the next
+    one; action a acts like action a + 1, if no action is masked. The first loss candidate says that every
     step costs 1. The truth is in the middle of both classes.
 
     Parameters
     ----------
     tables : sequence of TabularMDP
-        The same states, actions and masks in all. Their rewards share one map to losses, over the range of all.
+        States, actions and masks must be the same in all. They share one map from rewards to losses, over the range of all.
     horizon : int
-        Steps; one layer more where a start is a distribution.
+        Steps; there is an extra first layer if a start is a distribution.
     labels : sequence of str, optional
     probabilities : array_like, optional
-        Of the contexts; uniform where absent.
+        Probabilities of the contexts; uniform by default.
     action_names : sequence of str, optional
         Default: those of the first table.
     name, source : str
@@ -69,7 +69,7 @@ def family(
                 "those of tables[0], are needed"
             )
         if not _same(table.action_mask, first.action_mask):
-            raise OpoError(f"tables[{c}] has another action_mask than tables[0]: the allowed actions may not depend on the context")
+            raise OpoError(f"tables[{c}] and tables[0] have different action masks: the same allowed actions in all contexts are needed")
     scale = RewardMap(min(table.reward_map.low for table in tables), max(table.reward_map.high for table in tables))
     starts = [table.start for table in tables]
     if not all(isinstance(start, int) for start in starts):
@@ -111,7 +111,7 @@ def family(
 
 
 def _mistaken(items: list[Any]) -> list[tuple[str, list[Any]]]:
-    """Candidates that confuse the contexts; none where all contexts are alike."""
+    """Candidates that confuse the contexts; none if all contexts are equal."""
     several = _differing(items)
     if len(several) == 1:
         return []
@@ -120,7 +120,7 @@ def _mistaken(items: list[Any]) -> list[tuple[str, list[Any]]]:
 
 
 class _Builder:
-    """Layered losses and transitions from stationary ones; equal pairs of transitions and start are built once."""
+    """Layered losses and transitions from stationary ones; each distinct pair of transitions and start is built once."""
 
     def __init__(self, starts: list[Any], horizon: int, mask: Array | None) -> None:
         self.starts, self.horizon, self.mask = starts, horizon, mask
@@ -151,7 +151,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _distinct(items: list[Any]) -> list[Any]:
-    """The items, equal ones replaced by the first of them."""
+    """The items, with duplicates replaced by the first of them."""
     result: list[Any] = []
     for item in items:
         result.append(next((known for known in result if _same(known, item)), item))
@@ -164,7 +164,7 @@ def _differing(items: list[Any]) -> list[int]:
 
 
 def _turned(table: TabularMDP, scale: RewardMap) -> tuple[Any, Array]:
-    """Transitions and losses where action a does what action a + 1 does."""
+    """Transitions and losses in which action a acts like action a + 1."""
     n, a = table.n_states, table.n_actions
     losses = np.roll(scale.losses(table.rewards), -1, axis=1)
     if isinstance(table.P, np.ndarray):
@@ -183,25 +183,25 @@ def frozen_lake(
     reward_schedules: Sequence[tuple[float, float, float]] = ((1.0, 0.0, 0.0),),
     seed: int = 0,
 ) -> Environment:
-    """Gymnasium's FrozenLake; the context is the chance that a step goes where it should, the map, and what pays.
+    """Gymnasium's FrozenLake; the context is the success rate of a move, the map, and the rewards.
 
     Parameters
     ----------
     horizon : int
         Steps.
     success_rates : sequence of float
-        Chances that a move goes where it should; otherwise it goes to either side.
+        Probabilities that a move goes in its direction; otherwise it goes to either side.
     map_name : {"4x4", "8x8"}
     maps : int
-        Random maps of `size` in place of the named one; 0: the named one.
+        Number of random maps of this `size`; 0: the named map.
     reward_schedules : sequence of (goal, hole, ice)
     seed : int
-        Of the random maps.
+        Seed of the random maps.
 
     Notes
     -----
-    Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: of the gap between the uniform policy and the
-    optimum, 97 % are closed in the last tenth of 1,500 episodes, 98 % in that of 2,000 (five seeds).
+    Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: 97 % of the gap between the uniform policy and the
+    optimum is closed in the last tenth of 1,500 episodes, 98 % in the last tenth of 2,000 (five seeds).
     """
     gym_lake = _toy_text("frozen_lake")
     count, size, seed = (
@@ -240,20 +240,20 @@ def frozen_lake(
 def taxi(horizon: int = 20, *, rain: Sequence[float] = (1.0,)) -> Environment:
     """Gymnasium's Taxi; the context is where the passenger waits and wants to go, and the weather. The taxi starts anywhere.
 
-    The start is a distribution, so there is one layer more than steps.
+    Since the start is a distribution, there is an extra first layer.
 
     Parameters
     ----------
     horizon : int
         Steps; the optimum needs up to 18.
     rain : sequence of float
-        Chances that a move goes where it should, otherwise to either side (Gymnasium's ``rainy_probability``); 1: dry. The
-        trip and the weather are independent.
+        Probabilities that a move goes in its direction, otherwise to either side (Gymnasium's ``rainy_probability``); 1: dry.
+        Every trip is combined with every weather.
 
     Notes
     -----
-    Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: of the gap between the uniform policy and the
-    optimum, 99.5 % are closed in the last tenth of 300 episodes (three seeds).
+    Measured at the defaults with ``OPO(bonus_scale=2e-8, eta_scale=50)``: 99.5 % of the gap between the uniform policy and the
+    optimum is closed in the last tenth of 300 episodes (three seeds).
     """
     chances = [as_number(chance, f"rain[{i}]", most=1.0) for i, chance in enumerate(as_items(rain, "rain", "probabilities", some=True))]
     tables, labels = [], []

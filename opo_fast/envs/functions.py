@@ -1,4 +1,4 @@
-"""Environments from functions of states and actions as people name them; only states that can be reached are kept."""
+"""Environments from functions of named states and actions; only states that can be reached are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["from_functions"]
 Array = npt.NDArray[Any]
 Step = Callable[..., Any]
 DENSE = 1 << 22
-"""Entries of a layer up to which its transitions are an array; larger ones are CSR."""
+"""Number of entries of a layer up to which its transitions are a dense array; larger ones are CSR."""
 
 
 def from_functions(
@@ -42,43 +42,43 @@ def from_functions(
     true_dynamics: int = 0,
     name: str = "functions",
 ) -> Environment:
-    """A contextual MDP from functions; stages count from 0, states are anything hashable.
+    """Make a contextual MDP from functions; stages count from 0, states are anything hashable.
 
     Parameters
     ----------
     horizon : int
-        Steps H.
+        Number of steps H.
     start : hashable, or a mapping from states to probabilities
-        Where episodes begin. A mapping adds a first layer of one state and loss 0, which draws the state.
+        Where episodes begin. For a mapping there is an extra first layer with one state and loss 0, which draws the state.
     actions : sequence
         All actions.
     transitions : callable ``(context, stage, state, action)``, or a sequence of them
-        A next state, or a mapping from next states to probabilities. Several are the candidates of the dynamics class.
+        Returns the next state, or a mapping from next states to probabilities. Several are the candidates of the dynamics class.
     loss : callable ``(context, stage, state, action)``, or a sequence of them
-        The mean loss in [0, 1], observed as 0 or 1. Several are the candidates of the loss class.
+        Returns the mean loss in [0, 1]; the observed loss is 0 or 1. Several are the candidates of the loss class.
     next_loss : callable ``(context, stage, state, action, next_state)``, or a sequence of them
-        In place of `loss`: a loss in [0, 1] that depends on the next state. What is observed is that of the next state that was drawn;
-        the model has its mean under the transitions with the same number (or under the true ones, where the numbers differ).
+        In place of `loss`: a loss in [0, 1] that depends on the next state. The observed loss is that of the next state drawn; the
+        model has its mean, under the transitions with the same index or, if the numbers of candidates differ, the true ones.
     terminal : callable ``(context, state)``, optional
-        Terminal (salvage) value in [0, 1] of the state after the last step: one more layer, in which every action has that loss.
+        Terminal value in [0, 1] of the state after the last step: an extra last layer, in which every action has this loss.
     allowed : callable ``(stage, state)``, optional
-        The actions that are allowed in a state. Default: all.
+        Returns the actions that are allowed in a state. Default: all.
     contexts, probabilities, labels, true_loss, true_dynamics, name
         See `Environment`.
 
     Returns
     -------
     Environment
-        Its layers have the states that some actions reach in some context under some candidate; ``state_names`` and ``action_names``
-        are their texts.
+        Each layer has the states that can be reached in some context under some candidate; ``state_names`` and ``action_names``
+        are the strings of the states and actions.
 
     Raises
     ------
     OpoError
-        What a function returned that it must not, with context, stage, state and action.
+        If a function returns an invalid value, which is named with context, stage, state and action.
     """
     if (loss is None) == (next_loss is None):
-        raise OpoError("loss and next_loss: one of the two is needed")
+        raise OpoError("loss and next_loss: exactly one of them is needed")
     joint = next_loss is not None
     dynamics, losses = _several(transitions, "transitions"), _several(next_loss if joint else loss, "next_loss" if joint else "loss")
     true_loss = as_integer(true_loss, "true_loss", least=0, most=len(losses) - 1)
@@ -126,7 +126,7 @@ def _several(functions: Any, name: str) -> list[Step]:
 
 
 def is_hashable(value: Any) -> bool:
-    """Whether a value can be a key; a tuple of lists cannot, though its type says so."""
+    """Whether a value can be a key; a tuple of lists cannot, although tuples have __hash__."""
     try:
         hash(value)
     except TypeError:
@@ -135,16 +135,16 @@ def is_hashable(value: Any) -> bool:
 
 
 class _Tree:
-    """The states of each layer, and where each pair leads."""
+    """The states of each layer, and the transitions between them."""
 
     def __init__(self, steps: int, start: Any, actions: list[Any], allowed: Any, contexts: list[Any]) -> None:
         self.steps, self.actions, self.contexts, self._allowed = steps, actions, contexts, allowed
         self._numbers: dict[Any, int] = {}
         for i, action in enumerate(actions):
             if not is_hashable(action):
-                raise OpoError(f"actions[{i}] is {shown(action)}: something hashable is needed, such as a name")
+                raise OpoError(f"actions[{i}] is {shown(action)}: a hashable value, such as a name, is needed")
             if self._numbers.setdefault(action, i) != i:
-                raise OpoError(f"actions[{i}] is {shown(action)}, as is actions[{self._numbers[action]}]: each is given once")
+                raise OpoError(f"actions[{i}] is {shown(action)}, like actions[{self._numbers[action]}]: actions must be distinct")
         self._places = {context_key(context): i for i, context in enumerate(contexts)}
         self.drawn = isinstance(start, Mapping)
         """Whether a first layer draws the start."""
@@ -157,7 +157,7 @@ class _Tree:
         self._rows: dict[tuple[int, Any, int, Hashable, int], dict[Hashable, float]] = {}
 
     def grow(self, dynamics: list[Step], last: bool) -> None:
-        """Find the states that are reached; with `last` those after the last step too."""
+        """Find the states that can be reached; with `last` also those after the last step."""
         first = list(self.start)
         self.layers = [["start"], first] if self.drawn else [first]
         for stage in range(self.steps):
@@ -175,7 +175,7 @@ class _Tree:
         self.index = [{state: i for i, state in enumerate(layer)} for layer in self.layers]
 
     def finish(self, terminal: bool) -> None:
-        """Fix the layout: with terminal values the states after the last step are a layer of it."""
+        """Set the layout; with terminal values the states after the last step are its last layer."""
         horizon = self.steps + self.drawn + terminal
         self.layout = Layout([len(layer) for layer in self.layers[:horizon]], len(self.actions))
         mask = np.zeros(self.layout.shape, bool)
@@ -187,11 +187,11 @@ class _Tree:
         self.mask = None if mask.all() else mask
 
     def place(self, context: Any) -> int:
-        """The number of a context."""
+        """The index of a context."""
         return self._places[context_key(context)]
 
     def allowed(self, stage: int, state: Any) -> list[int]:
-        """The numbers of the allowed actions."""
+        """The indices of the allowed actions."""
         if self._allowed is None:
             return list(range(len(self.actions)))
         told = as_items(self._allowed(stage, state), f"allowed({stage}, {state!r})", "actions", some=True)
@@ -205,7 +205,7 @@ class _Tree:
         answer = function(context, stage, state, action)
         if not isinstance(answer, Mapping):
             if answer is None or not is_hashable(answer):
-                raise OpoError(f"{place} gives {shown(answer)}: a next state, or a mapping from next states to probabilities, is needed")
+                raise OpoError(f"{place} is {shown(answer)}: a next state, or a mapping from next states to probabilities, is needed")
             return {answer: 1.0}
         row = {following: as_number(p, f"{place}[{following!r}]", most=1.0 + 1e-9) for following, p in answer.items()}
         total = sum(row.values())
@@ -258,7 +258,7 @@ class _Tree:
 
 
 class _Joint:
-    """Observed losses of a trajectory whose losses depend on the next states."""
+    """Observed losses of a trajectory if losses depend on the next states."""
 
     def __init__(self, tree: _Tree, function: Step, dynamics: int, terminal: Any) -> None:
         self.tree, self.function, self.dynamics, self.terminal = tree, function, dynamics, terminal
@@ -276,7 +276,7 @@ class _Joint:
         return losses
 
     def _following(self, h: int, c: int, stage: int, state: Any, states: Array, actions: Array, uniform: float) -> Any:
-        """The next state; after the last layer of the layout one that the loss's own uniform draws."""
+        """The next state; after the last layer of the layout it is drawn with the random number of the loss."""
         tree = self.tree
         if h + 1 < tree.layout.horizon:
             return tree.layers[h + 1][int(states[h + 1] - tree.layout.offsets[h + 1])]

@@ -24,16 +24,16 @@ MOVES = {"right": (1, 0), "left": (-1, 0), "up": (0, 1), "down": (0, -1)}
 def gathering_table(attack: float = 0.1, gold: float = 1.0, gem: float = 0.0, attacked: float = 0.0) -> TabularMDP:
     """The grid as a table: 94 reachable states (place, gold carried, gem carried, just attacked), moves off the grid masked.
 
-    The robot starts at home, picks up what it walks onto and brings it home. A step onto an enemy's cell is attacked with
-    probability `attack`: all is lost, and the robot is back at home. This is the model resource-gathering of the
-    Quantitative Verification Benchmark Set, with no amounts to be collected.
+    The robot starts at home, picks up what it walks onto and brings it home. On an enemy's cell it is attacked with
+    probability `attack`: it then loses everything and is back at home. This is the model resource-gathering of the
+    Quantitative Verification Benchmark Set, without its counters of collected amounts.
 
     Parameters
     ----------
     attack : float
         Probability of an attack.
     gold, gem, attacked : float
-        Rewards of bringing home gold, or the gem, and of each attack; they are paid with the step that does it.
+        Rewards of bringing home gold or the gem, and of each attack; they are paid in the step in which it happens.
 
     Returns
     -------
@@ -90,10 +90,10 @@ def resource_gathering(
     wanted: Sequence[tuple[float, float]] = ((1.0, 0.2), (0.2, 1.0)),
     penalty: float = 0.5,
 ) -> Environment:
-    """Resource gathering; the context is the enemies' strength and the ore that is wanted.
+    """Resource gathering; the context is the enemies' strength and which ore is wanted.
 
-    The candidates of both classes are what the other contexts would have: dynamics that take every context for one attack
-    probability or permute them, losses that take every context for one pair of prices or permute them.
+    The candidates of both classes mix up the contexts: dynamics that use one attack probability for every context or permute
+    the contexts, losses that use one pair of prices for every context or permute them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def resource_gathering(
     attacks : sequence of float
         Attack probabilities of the contexts.
     wanted : sequence of (gold, gem)
-        Rewards of the two ores in the contexts; every attack probability meets every pair.
+        Rewards of the two ores in the contexts; every attack probability is combined with every pair.
     penalty : float
         Cost of an attack.
     """

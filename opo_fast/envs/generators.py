@@ -31,14 +31,14 @@ def combination_lock(
 ) -> Environment:
     """A path that costs a little at each step and pays only at its end, with a code that depends on the context.
 
-    Each layer after the first has two states, on the path and off it. On the path, the code's action stays there and any
-    other leaves for good. A step on the path costs path_cost / (H - 2) in the layers between the first and the last, off
-    it nothing; in the last layer the code's action on the path costs 0 and everything else costs 1. So the optimum is
-    `path_cost`, leaving at once costs 1, and the code has n_actions ** horizon possible values.
+    Each layer after the first has two states, on the path and off it. On the path, the code's action stays on it, and any
+    other action leaves it for good. A step on the path costs path_cost / (H - 2) in the layers between the first and the
+    last; off the path it costs nothing. In the last layer the code's action on the path costs 0, and everything else costs 1.
+    So the optimum is `path_cost`, leaving at once costs 1, and the code has n_actions ** horizon possible values.
 
-    Loss candidates: the first says that the path never pays; others pay, but for another last action. Dynamics
-    candidates have other codes for the path; the truth is in the middle of both classes. Who believes the first
-    candidate leaves at once, and never sees what would refute it: greedy learners, and OPO-CMDP without a bonus, have
+    Loss candidates: the first says that the path never pays, the others that it pays for some last action. Dynamics
+    candidates have other codes for the path; the truth is in the middle of both classes. A learner that believes the first
+    candidate leaves at once and never sees data that would refute it: greedy learners and OPO-CMDP without a bonus have
     linear regret 1 - path_cost per episode, like the uniform policy.
 
     Parameters
@@ -48,13 +48,13 @@ def combination_lock(
     n_actions : int
         At least 2.
     n_contexts : int
-        Contexts, equally likely, each with a code of its own.
+        Contexts, equally likely, each with its own code.
     path_cost : float
         Cost of the whole path, in (0, 1).
     n_dynamics : int
-        Candidate dynamics.
+        Number of candidate dynamics.
     seed : int
-        Of the codes.
+        Seed of the codes.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def random_finite(
     noise: float | None = None,
     seed: int = 0,
 ) -> Environment:
-    """A random contextual MDP with finite classes of independent candidates; the truth is in the middle of both.
+    """A random contextual MDP with finite classes of independent candidates; the truth is in the middle of both classes.
 
     Transition rows are uniform on the simplex over their successors, mean losses are uniform in [0, 1].
 
@@ -135,13 +135,13 @@ def random_finite(
     n_contexts : int
         Contexts, equally likely.
     n_losses, n_dynamics : int
-        Candidates.
+        Numbers of candidates.
     successors : int, optional
-        Next states of positive probability of each pair, the same ones in every candidate. Default: all.
+        Number of next states with positive probability for each pair, the same ones in every candidate. Default: all.
     gap : float
-        In every state and context of the truth, Q of every action but the best exceeds V by at least so much.
+        In every state and context of the truth, Q of every action except the best exceeds V by at least this much.
     noise : float, optional
-        Observed losses are uniform within so much of their mean (see `Noise`). Default: Bernoulli.
+        Observed losses are uniform within this distance of their mean (see `Noise`). Default: Bernoulli.
     seed : int
 
     Returns
@@ -187,10 +187,10 @@ def random_linear(
     noise: float | None = None,
     seed: int = 0,
 ) -> Environment:
-    """A random contextual MDP that is linear in the context, a point of the simplex of `dimension` weights.
+    """A random contextual MDP that is linear in the context, a vector of `dimension` weights in the simplex.
 
     Losses are f_c(s, a) = <c, theta(s, a)> with theta in [0, 1]^d, transitions P_c = sum_i c_i P_i. Both are realizable in
-    the linear and mixture classes of this dimension; the finite classes of the environment hold the true parameters and
+    the linear and mixture classes of this dimension. The environment's own finite classes contain the true parameters and
     random others.
 
     Parameters
@@ -200,7 +200,7 @@ def random_linear(
     dimension : int
         d, the number of features.
     n_contexts : int, optional
-        Draw so many contexts once, uniform on the simplex. None: a new one in each episode.
+        Number of contexts, drawn once, uniformly from the simplex. None: a new context in each episode.
 
     Returns
     -------
@@ -250,7 +250,7 @@ def random_softmax(
     Parameters
     ----------
     horizon, n_states, n_actions, dimension, n_contexts, n_losses, n_dynamics, successors, noise, seed
-        As in `random_linear`; contexts are uniform in the cube.
+        As in `random_linear`; contexts are uniform in [-1, 1]^d.
     strength : float
         Standard deviation of every parameter.
 
@@ -283,7 +283,7 @@ def random_softmax(
 
 
 def as_vector(context: Any, dimension: int) -> Array:
-    """A context of these environments, or an error."""
+    """A context of these environments as a vector, or an error."""
     vector = as_real(context, "context")
     if vector.shape != (dimension,) or not np.isfinite(vector).all():
         raise OpoError(f"context is {shown(context)}: a vector of {dimension} finite numbers is needed")
@@ -361,7 +361,7 @@ def _some(draw: Callable[[np.random.Generator], Array], n: int | None, rng: np.r
 
 
 def _check_candidates(layout: Layout, losses: int, dynamics: int) -> None:
-    """Refuse more tables of losses and of transitions than there is memory for."""
+    """Refuse more tables of losses and transitions than fit into memory."""
     what = f"n_actions, the states and the candidates: {losses} tables of losses and {dynamics} of dynamics of {layout!r}"
     check_room(losses * layout.n_states * layout.n_actions + dynamics * int(layout.dense_block[-1]), what)
 
@@ -369,7 +369,7 @@ def _check_candidates(layout: Layout, losses: int, dynamics: int) -> None:
 def _frame(
     horizon: int, n_states: int, n_actions: int, successors: int | None, seed: int, losses: int, dynamics: int
 ) -> tuple[Layout, np.random.Generator, list[Array]]:
-    """Layout, random generator, and which next states each pair can have: H-1 boolean arrays; for so many tables of each kind."""
+    """Layout, random generator, and the possible next states of each pair (H-1 boolean arrays), after a check of the memory needed."""
     horizon, n_states = as_integer(horizon, "horizon", least=1, most=MANY), as_integer(n_states, "n_states", least=1, most=MANY)
     layout = Layout([1] + [n_states] * (horizon - 1), n_actions)
     rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
@@ -387,7 +387,7 @@ def _middle(n: int, name: str) -> int:
 
 
 def _random_rows(layout: Layout, support: list[Array], rng: np.random.Generator) -> list[Array]:
-    """Rows uniform on the simplex over their support."""
+    """Rows drawn uniformly from the simplex over their support."""
     result = []
     for allowed in support:
         weights = np.where(allowed, rng.standard_exponential(allowed.shape), 0.0)
@@ -396,7 +396,7 @@ def _random_rows(layout: Layout, support: list[Array], rng: np.random.Generator)
 
 
 def _with_gap(layout: Layout, transitions: Transitions, gap: float, rng: np.random.Generator) -> Array:
-    """Random losses whose every action but the best is worse than it by at least `gap`, by backward induction."""
+    """Random losses for which every action except the best is worse by at least `gap`, by backward induction."""
     blocks = transitions.arrays()
     losses = np.empty(layout.shape)
     v_next = np.zeros(0)

@@ -35,7 +35,7 @@ SEVERITY = (5.0, 7.0, 9.0)
 """SOFA scores that separate the severity groups of an admission, close to the quartiles 4.69, 6.49, 8.55."""
 CONDITIONS = [*(f"condition {state}" for state in range(LIVE)), "death", "survival", "after"]
 DOSES = [f"dose {action}" for action in range(25)]
-"""Five levels of fluids by five of vasopressors; the package does not say in which order."""
+"""Five levels of fluids times five of vasopressors; the package does not document their order."""
 SOURCE = "PyPI icu-sepsis 2.0.1 (MIT), estimated from MIMIC-III"
 
 
@@ -50,7 +50,7 @@ class IcuData:
     admissible : ndarray of bool, shape (716, 25)
     start : ndarray, shape (716,)
     expert : ndarray, shape (716, 25)
-        The clinicians' policy, which also gives doses that are not admissible; its rows of the states 713 to 715 are zero.
+        The clinicians' policy, which also gives doses that are not admissible; its rows for states 713 to 715 are zero.
     sofa : ndarray, shape (716,)
         Mean SOFA score of a state, a measure of severity; 0 for the states 713 to 715.
     """
@@ -71,12 +71,12 @@ class IcuData:
 
 
 def load_icu_data() -> IcuData:
-    """Read the tables of the installed package icu-sepsis; it is not imported.
+    """Read the tables of the installed package icu-sepsis without importing it.
 
     Raises
     ------
     OpoError
-        The package is missing, or its files are not those of version 2.
+        If the package is missing, or its files are not those of version 2.
     """
     spec = importlib.util.find_spec("icu_sepsis")
     if spec is None or not spec.submodule_search_locations:
@@ -113,32 +113,32 @@ def icu_sepsis(
 ) -> Environment:
     """Sepsis treatment; the context is the severity group of the admission (its SOFA score).
 
-    A group fixes the distribution of the first condition: that of all admissions, restricted to the group. A first layer
-    of one state with one action draws it, so the layout has ``horizon + 1`` layers. The doses that clinicians gave in a
-    condition are its allowed actions.
+    The group determines the distribution of the first condition: that of all admissions, restricted to the group. An extra first
+    layer with one state and one action draws it, so the layout has ``horizon + 1`` layers. The allowed actions in a condition
+    are the doses that clinicians gave in it.
 
-    Candidate dynamics: in the perturbed ones, each dose of each condition is, with probability sigma, not stocked, and
-    acts like the average of the doses that are (at least one per condition is); in "no dose matters" all act like the
-    average; in "doses mixed up" each condition's doses have one another's effects. So the candidates differ on allowed
-    pairs, in support and in what they recommend. Candidate losses: those of the same candidates, and a constant. In both
-    classes the truth is neither the first nor the last.
+    Candidate dynamics: in the perturbed ones, each dose of each condition is out of stock with probability sigma, and then
+    acts like the average of the doses in stock (at least one per condition is). In "no dose matters" all doses act like the
+    average, and in "doses mixed up" the effects of each condition's doses are permuted. So the candidates differ on allowed
+    pairs, in support and in the doses that they recommend. Candidate losses are those of the same candidates, and a constant. In
+    both classes the truth is neither the first nor the last.
 
     Parameters
     ----------
     horizon : int
         Steps of treatment H.
     loss : {"survival", "return", "death"}
-        "survival": a step that does not end in survival costs 1 and who has survived stays so, hence the value is the
+        "survival": a step that does not end in survival costs 1, and survivors stay in that state, so the value is the
         expected number of steps without survival. "return": the package's own reward, 1 once at survival, as a loss,
-        hence the value is H - P(survival within H steps). "death": a step that ends in death costs 1 once, hence the
-        value is P(death within H steps). The gaps between doses are 0.05 and below in the last two: turn
-        ``bonus_scale`` down for them.
+        so the value is H - P(survival within H steps). "death": a step that ends in death costs 1 once, so the
+        value is P(death within H steps). In the last two, doses differ by 0.05 or less: decrease
+        ``bonus_scale`` for them.
     severity : sequence of float
         SOFA scores that separate the groups, increasing.
     sigmas : sequence of float
         Perturbation strength of each perturbed candidate.
     seed : int
-        Of the perturbations.
+        Seed of the perturbations.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def icu_sepsis(
     Raises
     ------
     OpoError
-        The package icu-sepsis is missing, or an argument is out of range.
+        If the package icu-sepsis is missing, or an argument is out of range.
     """
     horizon = as_integer(horizon, "horizon", least=1, most=MANY)
     one_of(loss, "loss", ("survival", "return", "death"))
@@ -223,7 +223,7 @@ def severity_groups(data: IcuData, severity: Sequence[float]) -> tuple[list[Arra
 
 
 def remaining_doses(admissible: Array, sigma: float, rng: np.random.Generator) -> Array:
-    """The doses that remain where each is missing with probability sigma; at least one per condition."""
+    """The doses in stock if each is missing with probability sigma; at least one per condition."""
     sigma = as_number(sigma, "sigma", most=1.0)
     keep = admissible & (rng.random(admissible.shape) >= sigma)
     keep[LIVE:] = admissible[LIVE:]
@@ -239,7 +239,7 @@ def _admissible_rows(data: IcuData) -> Any:
 
 
 def average_rows(data: IcuData, keep: Array, averaged: Array) -> Any:
-    """P where the `averaged` pairs act like the mean of the kept pairs of their state; only admissible rows are filled."""
+    """P with the `averaged` pairs acting like the mean of the kept pairs of their state; only admissible rows are filled."""
     own = sp.diags_array((data.admissible & ~averaged).ravel().astype(float))
     state, action = np.nonzero(averaged)
     count = keep.sum(axis=1)
@@ -260,7 +260,7 @@ def average_rows(data: IcuData, keep: Array, averaged: Array) -> Any:
 
 
 def _shuffle(data: IcuData, rng: np.random.Generator) -> Any:
-    """P with the rows of each state's admissible actions shifted in a random cyclic order; the others are empty."""
+    """P with the rows of each state's admissible actions permuted by a random cycle; the other rows are empty."""
     source = np.zeros(716 * 25, np.int64)
     for s in range(716):
         order = rng.permutation(np.flatnonzero(data.admissible[s]))

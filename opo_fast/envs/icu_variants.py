@@ -33,14 +33,15 @@ Array = npt.NDArray[Any]
 
 
 def icu_table(loss: str = "survival", *, masked: bool = True) -> TabularMDP:
-    """ICU-Sepsis as a table whose reward is what `icu_sepsis` calls its loss, with all admissions as the start.
+    """ICU-Sepsis as a table, with the reward that corresponds to the loss of `icu_sepsis`, starting from all admissions.
 
     Parameters
     ----------
     loss : {"survival", "return", "death"}
-        Reward 1 for a step that ends in survival (who survived stays so; or once), or -1 for one that ends in death.
+        Reward 1 for a step that ends in survival ("survival": in every step from then on; "return": once), or -1 for one that
+        ends in death.
     masked : bool
-        Allow the doses that clinicians gave, or all 25.
+        Whether to allow only the doses that clinicians gave, or all 25.
     """
     data = _data(loss)
     return _table(data.P, data.start, data.admissible if masked else None, loss)
@@ -61,10 +62,10 @@ def _table(P: Any, start: Array, mask: Array | None, loss: str, states: int = 71
 
 
 def icu_wards(horizon: int = 10, loss: str = "survival", *, strictness: Sequence[float] = (0.0, 0.02, 1.0)) -> Environment:
-    """ICU-Sepsis with all 25 doses; the context is how strictly a ward bars the doses that clinicians never gave.
+    """ICU-Sepsis with all 25 doses; the context is how strictly a ward forbids doses that clinicians never gave.
 
     Such a dose ends in death with probability w, the ward's strictness, and otherwise acts like the average of the
-    doses that were given. With w = 0 and 1 these are the package's own options "mean" and "terminate".
+    doses that were given. w = 0 and w = 1 are the package's own options "mean" and "terminate".
 
     Parameters
     ----------
@@ -89,10 +90,10 @@ def icu_wards(horizon: int = 10, loss: str = "survival", *, strictness: Sequence
 
 
 def icu_formulary(horizon: int = 10, loss: str = "survival", *, wards: int = 4, sigma: float = 0.3, seed: int = 0) -> Environment:
-    """ICU-Sepsis; the context is the ward's formulary: which doses are stocked for a condition.
+    """ICU-Sepsis; the context is the ward's formulary, the doses in stock for each condition.
 
-    In each ward but the first, each dose of each condition is missing with probability sigma, and acts like the average
-    of the doses that are stocked (at least one per condition is).
+    In each ward but the first, each dose of each condition is missing with probability sigma, and then acts like the average
+    of the doses in stock (at least one per condition is).
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def icu_formulary(horizon: int = 10, loss: str = "survival", *, wards: int = 4, 
     wards : int
     sigma : float
     seed : int
-        Of the formularies.
+        Seed of the formularies.
     """
     data = _data(loss)
     rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
@@ -115,9 +116,9 @@ def icu_formulary(horizon: int = 10, loss: str = "survival", *, wards: int = 4, 
 
 
 def icu_reduced(horizon: int = 10, loss: str = "survival", *, groups: int = 30, severity: Sequence[float] = SEVERITY) -> Environment:
-    """ICU-Sepsis with the conditions aggregated into groups of like SOFA score: a small, dense model.
+    """ICU-Sepsis with the conditions aggregated into groups of similar SOFA scores: a small, dense model.
 
-    The groups are the quantiles of the conditions' scores; within a group, conditions weigh as among the admissions.
+    The groups are quantiles of the conditions' scores; within a group, conditions are weighted by their frequency at admission.
     Aggregation changes the values. The context is the severity group of the admission, as in `icu_sepsis`.
 
     Parameters
@@ -126,7 +127,7 @@ def icu_reduced(horizon: int = 10, loss: str = "survival", *, groups: int = 30, 
     loss : {"survival", "return", "death"}
         See `icu_sepsis`.
     groups : int
-        Number of groups of conditions; three more states are death, survival and what follows.
+        Number of groups of conditions; there are three more states: death, survival and the state after either.
     severity : sequence of float
         See `icu_sepsis`.
     """

@@ -1,4 +1,4 @@
-"""Large sparse models, written straight into their final arrays: stock of several items, and a network of queues."""
+"""Large sparse models, written directly into their final arrays: stock of several items, and a network of queues."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import MANY, as_array, as_integer, as_number, frozen
-from .._support.checks import as_items as listed
+from .._support.checks import MANY, as_array, as_integer, as_items, as_number, frozen
 from .._support.threads import get_threads, run_all
 from ..errors import OpoError
 from ..kernels import generate as kernels
@@ -24,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 class _Regimes:
-    """The models of a few regimes, each built when it is first asked for."""
+    """The models of a few regimes, each built when it is first needed."""
 
     costs_differ = True
 
@@ -95,7 +94,7 @@ def _shares(n: int) -> list[tuple[int, int]]:
 
 
 class _Assumes:
-    """A candidate: which regime it takes each context for."""
+    """A candidate that maps each context to a regime."""
 
     def __init__(self, regimes: _Regimes, kind: str, regime_of: Sequence[int], name: str) -> None:
         self.regimes, self.kind, self.regime_of, self.name = regimes, kind, tuple(regime_of), name
@@ -105,7 +104,7 @@ class _Assumes:
 
 
 class _Free:
-    """The loss candidate by which every step costs nothing."""
+    """The loss candidate under which every step costs nothing."""
 
     name = "nothing costs"
 
@@ -190,22 +189,22 @@ def inventory(
 ) -> Environment:
     """Stock of several items; the context is the demand regime.
 
-    A state is the stock of every item, 0 to `capacity`. Action 0 orders nothing, action i a batch of item i, which
-    arrives at once; then each item meets an independent demand, binomial with `most` trials, and what is not in stock is
-    lost. A step costs holding * (stock left) + shortage * (demand lost), summed over items, + ordering where it orders.
-    The first state is full stock. (capacity + 1) ** items states; models are built when they are first needed, straight
-    as CSR rows, so the memory is that of the regimes in use.
+    A state is the stock of every item, 0 to `capacity`. Action 0 orders nothing, action i orders a batch of item i, which
+    arrives at once. Then each item has an independent demand, binomial with `most` trials; demand that exceeds the stock is
+    lost. A step costs holding * (remaining stock) + shortage * (lost demand), summed over items, + ordering if it orders.
+    The first state is full stock. There are (capacity + 1) ** items states. Models are built when they are first needed,
+    directly as CSR rows, so memory is used only for the regimes in use.
 
     Parameters
     ----------
     horizon : int
         Steps.
     items, capacity, batch : int
-        Items; largest stock of each; size of an order.
+        Number of items; largest stock of each; size of an order.
     demands : sequence of float
-        Chance of each of the `most` possible demands per item and step, one regime each.
+        Success probability of the binomial demand, one regime each.
     most : int
-        Largest demand.
+        Largest demand of an item in a step.
     holding, shortage, ordering : float
         Costs.
     """
@@ -213,7 +212,7 @@ def inventory(
     limits = ((items, "items", 31), (capacity, "capacity", 1 << 31), (batch, "batch", 1 << 31), (most, "most", 10_000))
     sizes = [as_integer(x, name, least=1, most=limit) for x, name, limit in limits]
     chances = [
-        as_number(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(listed(demands, "demands", "probabilities", some=True))
+        as_number(p, f"demands[{i}]", most=1.0, strict=True) for i, p in enumerate(as_items(demands, "demands", "probabilities", some=True))
     ]
     _fits((sizes[1] + 1) ** sizes[0])
     regimes = _Inventory(as_integer(horizon, "horizon", least=1, most=MANY), sizes[0], sizes[1], sizes[2], chances, sizes[3], prices)
@@ -221,7 +220,7 @@ def inventory(
 
 
 def _binomial(n: int, p: float) -> Array:
-    """Probabilities of 0..n successes, by adding one trial after another."""
+    """Probabilities of 0..n successes, computed by adding one trial at a time."""
     result = np.array([1.0])
     for _ in range(n):
         result = np.append(result * (1.0 - p), 0.0) + np.append(0.0, result * p)
@@ -269,12 +268,12 @@ def queue_network(
     arrivals: Sequence[Sequence[float] | float] | None = None,
     service: Sequence[float] | float = 0.8,
 ) -> Environment:
-    """Queues in a row with one server; the context is the arrival rates.
+    """Queues in a row with one server; the context is the set of arrival rates.
 
     A state is the number of jobs in every queue, 0 to `capacity`. The action is the queue to serve: with that queue's
-    service probability one job of it is done and moves on to the next queue (the last one's leaves); then a job arrives at
-    each queue with its arrival probability. Jobs that find a full queue are lost. A step costs the number of waiting jobs.
-    The first state is empty. (capacity + 1) ** queues states, built as for `inventory`.
+    service probability one of its jobs is finished and moves on to the next queue (from the last queue it leaves). Then a job
+    arrives at each queue with the queue's arrival probability. Jobs that find a full queue are lost. A step costs the number
+    of waiting jobs. All queues start empty. There are (capacity + 1) ** queues states, built as in `inventory`.
 
     Parameters
     ----------
@@ -282,14 +281,14 @@ def queue_network(
         Steps.
     queues, capacity : int
     arrivals : sequence of float, or of one float per queue, optional
-        Arrival probabilities, one regime each. Default: most at every other queue, at the queues between, and many at all.
+        Arrival probabilities, one regime each. Default: three regimes: high at every other queue, at the queues between, and at all.
     service : float or sequence of one float per queue
         Service probabilities.
     """
     n = as_integer(queues, "queues", least=1, most=16)
     if arrivals is None:
         arrivals = [[rates[i % 2] for i in range(n)] for rates in ((0.3, 0.1), (0.1, 0.3), (0.4, 0.4))]
-    rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(listed(arrivals, "arrivals", "rates", some=True))]
+    rates = [_per_queue(row, n, f"arrivals[{i}]") for i, row in enumerate(as_items(arrivals, "arrivals", "rates", some=True))]
     limit = as_integer(capacity, "capacity", least=1, most=1 << 31)
     _fits((limit + 1) ** n)
     regimes = _Queues(as_integer(horizon, "horizon", least=1, most=MANY), n, limit, rates, _per_queue(service, n, "service"))
@@ -298,7 +297,7 @@ def queue_network(
 
 
 def _per_queue(values: Any, n: int, name: str) -> Array:
-    entries = [values] * n if as_array(values, name).ndim == 0 else listed(values, name, "numbers")
+    entries = [values] * n if as_array(values, name).ndim == 0 else as_items(values, name, "numbers")
     if len(entries) != n:
         raise OpoError(f"{name} has {len(entries)} entries: one number, or one for each of the {n} queues, is needed")
     return np.array([as_number(x, name, most=1.0) for x in entries])

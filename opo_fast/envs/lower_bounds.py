@@ -1,4 +1,4 @@
-"""The hard instances of the literature's lower bounds, with their size and gap as options."""
+"""The hard instances of lower bounds in the literature, with their size and gap as options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["hidden_path", "layered_bandit"]
 Array = npt.NDArray[Any]
 
 MOST_CANDIDATES = 100_000
-"""Of a class whose every candidate is asked at every context."""
+"""Limit on the number of candidates, since every candidate is evaluated at every context."""
 
 
 def layered_bandit(
@@ -33,18 +33,18 @@ def layered_bandit(
     gap: float = 0.25,
     seed: int = 0,
 ) -> Environment:
-    """The contextual bandit lower bound embedded in layers: a bandit in each context and state, none of which tells of the others.
+    """The contextual bandit lower bound embedded in layers: a bandit in each context and state, independent of all others.
 
-    Whatever is played, the next state is uniform in the next layer, so all that matters is the loss of each step. In every context and
-    state one action has the mean loss 1/2 - gap and the others 1/2. Which one is known (the first) but for `unknown` pairs of a context
-    and a state; the loss class holds all n_actions ** unknown answers, so log|F| = unknown log|A|, and an answer about one place says
-    nothing about another (Agarwal, Dudik, Kale, Langford and Schapire, AISTATS 2012, Theorem 5.1, for one state).
+    Whatever is played, the next state is uniform in the next layer, so only the loss of each step matters. In every context and
+    state one action has the mean loss 1/2 - gap and the others 1/2. The best action is known (the first) except in `unknown` pairs of
+    a context and a state, called places here; the loss class contains all n_actions ** unknown answers, so log|F| = unknown log|A|, and
+    data at one place say nothing about another (Agarwal, Dudik, Kale, Langford and Schapire, AISTATS 2012, Theorem 5.1, for one state).
 
-    A learner must try every action about 1/gap^2 times at each unknown place, each try costs `gap`, and a place comes up with probability
-    1 / (n_contexts S_h) in an episode: about unknown (n_actions - 1) / gap in all, or gap per visit for ever where T is too small for
-    that. At the gap sqrt(n_actions / visits of a place) this is the sqrt(T) of the bound.
+    A learner must try every action about 1/gap^2 times at each unknown place. Each try costs `gap`, and a place occurs in an episode with
+    probability 1 / (n_contexts S_h). In all, exploration costs about unknown (n_actions - 1) / gap; if T is too small for that, it costs
+    gap per visit throughout. With the gap sqrt(n_actions / visits of a place) this is the sqrt(T) of the bound.
 
-    The optimum is H (1/2 - gap) in every context, the uniform policy loses H gap (1 - 1/|A|) per episode.
+    The optimum is H (1/2 - gap) in every context; the uniform policy has a regret of H gap (1 - 1/|A|) per episode.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ def layered_bandit(
     n_contexts : int
         Contexts, equally likely.
     unknown : int
-        Places whose best action is to be found, at most one for each context and state; the first ones in a random order.
+        Number of places whose best action is unknown, at most one for each context and state; chosen at random.
     gap : float
         In (0, 1/2].
     seed : int
-        Of the places and the answer.
+        Seed of the places and the answer.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def layered_bandit(
 
 
 class BestActions:
-    """Losses 1/2, and 1/2 - gap of the best action of each context and state: the first one but at the places of an answer.
+    """Losses of 1/2, and 1/2 - gap for the best action: the first one, except at the given places, where the answer names it.
 
     Attributes
     ----------
@@ -117,18 +117,18 @@ class BestActions:
 def hidden_path(
     horizon: int = 5, n_actions: int = 2, n_contexts: int = 3, *, payoff: int = 2, gap: float = 0.25, seed: int = 0
 ) -> Environment:
-    """A tree with one hidden path whose end is a little better: the lower bound for episodic reinforcement learning.
+    """A tree with one hidden path whose end is slightly better: the lower bound for episodic reinforcement learning.
 
-    The first d = horizon - payoff actions lead down a tree, one node for each sequence of them so far. The last of them leads to a good
-    or a bad state, each with probability 1/2, and at the end of the hidden path to the good one with probability 1/2 + gap. The good state
-    costs 0 and the bad one 1 in each of the `payoff` layers that follow; the tree costs nothing (Domingues, Menard, Kaufmann and Valko,
-    ALT 2021, section 3, without their waiting state). Losses are known. The n_actions ** d dynamics candidates have one path each, which
-    every context shifts by a number of its own: what is learned in one context tells of the others, which is what function approximation
-    gains.
+    The first d = horizon - payoff actions lead down a tree with one node for each sequence of actions so far. The last of them leads to a
+    good or a bad state, each with probability 1/2, except at the end of the hidden path, where the good state has probability 1/2 + gap.
+    In each of the `payoff` layers that follow, the good state costs 0 and the bad one 1; the tree costs nothing (Domingues, Menard,
+    Kaufmann and Valko, ALT 2021, section 3, without their waiting state). Losses are known. Each of the n_actions ** d dynamics candidates
+    has one path, which every context shifts by its own offset. So data from one context help in the others, which is the gain from
+    function approximation.
 
-    All paths but one look alike, so none can be ruled out but by playing it about 1/gap^2 times.
+    All paths but one look alike, so a path can be ruled out only by playing it about 1/gap^2 times.
 
-    The optimum is payoff (1/2 - gap) in every context, any other path payoff / 2, and the uniform policy loses
+    The optimum is payoff (1/2 - gap) in every context, any other path has the value payoff / 2, and the uniform policy has a regret of
     payoff gap (1 - n_actions ** -d) per episode.
 
     Parameters
@@ -144,14 +144,14 @@ def hidden_path(
     gap : float
         In (0, 1/2].
     seed : int
-        Of the path and the shifts.
+        Seed of the path and the shifts.
     """
     n_contexts, payoff = as_integer(n_contexts, "n_contexts", least=1, most=MANY), as_integer(payoff, "payoff", least=1, most=MANY)
     depth, n_actions = as_integer(horizon, "horizon", least=payoff + 1, most=MANY) - payoff, as_integer(n_actions, "n_actions", least=2)
     gap = _gap(gap)
     paths = _candidates(n_actions, depth, f"horizon is {horizon}, n_actions is {n_actions}", "n_actions ** (horizon - payoff) paths")
     layout = Layout([n_actions**h for h in range(depth)] + [2] * payoff, n_actions)
-    # Each candidate has the whole tree.
+    # Each candidate stores the whole tree.
     check_room((paths + 1) * int(layout.dense_block[-1]), f"horizon is {horizon}, n_actions is {n_actions}: the trees of {paths:,} paths")
     rng = np.random.default_rng(as_integer(seed, "seed", least=0, most=None))
     truth = _other_than_first(paths, rng)
@@ -190,14 +190,14 @@ class _Trees:
 
 
 def _candidates(base: int, exponent: int, given: str, what: str) -> int:
-    """base ** exponent, at least 2 to the exponent, or an error before so many are computed."""
+    """base ** exponent, for a base of at least 2, or an error if that is too many candidates (before it is computed)."""
     if exponent > MOST_CANDIDATES.bit_length() or base**exponent > MOST_CANDIDATES:
-        raise OpoError(f"{given}: {what} are more than {MOST_CANDIDATES:,}, so smaller ones are needed")
+        raise OpoError(f"{given}: {what} are more than {MOST_CANDIDATES:,}; smaller numbers are needed")
     return int(base**exponent)
 
 
 def _other_than_first(size: int, rng: np.random.Generator) -> int:
-    """A random candidate; not the first one, which an agent believes before it has seen anything, unless there is no other."""
+    """A random candidate, but not the first one, which an agent believes before it has any data, unless there is no other."""
     return int(rng.integers(1, size)) if size > 1 else 0
 
 

@@ -35,7 +35,7 @@ def from_prism(
 ) -> TabularMDP:
     """Read an explicit model that PRISM or Storm exported.
 
-    Comments (# and //), empty lines and both kinds of line ends are read over; Storm's declarations too.
+    Comments (# and //), empty lines, both kinds of line ends and Storm's declarations are accepted.
 
     Parameters
     ----------
@@ -45,29 +45,29 @@ def from_prism(
     labels : path, optional
         A .lab file; the states with label ``init`` are the start, equally likely if there are several.
     states : path, optional
-        A .sta file, the values of PRISM's variables in each state; they and the labels make the state's name.
+        A .sta file with the values of PRISM's variables in each state; they and the labels make the state's name.
     rewards : path or sequence of paths, optional
-        Reward files, which add up. Lines ``state reward`` (.srew), ``state choice reward``, or
-        ``state choice next reward`` (.trew); of a Markov chain ``state reward`` or ``state next reward``. PRISM's first
-        line of counts is recognised by the file's name ending in .srew or .trew, or by its agreeing with the rest.
+        Reward files, which are added. Lines are ``state reward`` (.srew), ``state choice reward``, or
+        ``state choice next reward`` (.trew); for a Markov chain ``state reward`` or ``state next reward``. PRISM's first
+        line of counts is recognised by a name ending in .srew or .trew, or by its agreement with the rest of the file.
     start : int or array_like, optional
-        Instead of the label ``init``. Default without labels: state 0.
+        Used instead of the label ``init``. Default without labels: state 0.
     deadlocks : {"error", "loop"}
-        States without a choice: refuse them, or let the process stay there with its state reward.
+        States without a choice: "error" refuses them; with "loop" the process stays there with its state reward.
     reward_range, name
         See `TabularMDP`.
 
     Returns
     -------
     TabularMDP
-        Choices of a state are actions 0, 1, ..; states with fewer than others have the rest masked. An action is called by the
-        labels that its number has in the file: "go" or, where they differ between states, "go / stay".
+        Choices of a state are actions 0, 1, ..; states with fewer choices than others have the rest masked. An action is named
+        by the labels of its number in the file: "go" or, if they differ between states, "go / stay".
 
     Raises
     ------
     OpoError
-        With file and line: wrong numbers of columns, words that are not numbers, indices past the end, duplicate
-        transitions, rows that do not sum to 1, choices that are left out, fewer or more lines than the first line says.
+        With file and line: wrong numbers of columns, words that are not numbers, indices out of range, duplicate
+        transitions, rows that do not sum to 1, missing choices, and another number of lines than the first line says.
     """
     one_of(deadlocks, "deadlocks", ("error", "loop"))
     model = _Transitions(_Lines(transitions, "transitions"))
@@ -82,9 +82,9 @@ def from_prism(
     for file in files:
         total += _rewards(_Lines(file, "rewards"), mask, P, chain)
     total[~mask] = 0.0
-    said: list[list[str]] = [[] for _ in range(n)]
+    described: list[list[str]] = [[] for _ in range(n)]
     if states is not None:
-        for words, values in zip(said, _values(_Lines(states, "states"), n), strict=True):
+        for words, values in zip(described, _values(_Lines(states, "states"), n), strict=True):
             words.append(values)
     if labels is not None:
         given = _labels(_Lines(labels, "labels"), n)
@@ -92,7 +92,7 @@ def from_prism(
         if start is None and initial.size:
             start = np.zeros(n)
             start[initial] = 1.0 / initial.size
-        for words, own in zip(said, given, strict=True):
+        for words, own in zip(described, given, strict=True):
             words += own
     return TabularMDP(
         P,
@@ -100,7 +100,7 @@ def from_prism(
         0 if start is None else start,
         mask,
         reward_range=reward_range,
-        state_names=[f"{s}: {', '.join(words)}" if words else str(s) for s, words in enumerate(said)] if any(said) else None,
+        state_names=[f"{s}: {', '.join(words)}" if words else str(s) for s, words in enumerate(described)] if any(described) else None,
         action_names=model.action_names(a),
         name=os.path.basename(os.fspath(transitions)) if name is None else name,
         source="explicit model file",
@@ -108,11 +108,11 @@ def from_prism(
 
 
 MOST_CELLS, CELLS_PER_LINE = 1 << 20, 100
-"""Pairs of state and choice up to which any file may go, and how many for each of its lines: a line may announce millions."""
+"""Limits on states times choices: a constant, and a multiple of the number of lines, since one line may name huge indices."""
 
 
 class _Lines:
-    """The lines of a text file that hold words, with their numbers from 1."""
+    """The non-empty lines of a text file as words, with line numbers from 1."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = as_path(path, name)
@@ -157,7 +157,7 @@ class _Lines:
 
 
 class _Transitions:
-    """The transitions of a .tra file in its own order."""
+    """The transitions of a .tra file, in the order of the file."""
 
     def __init__(self, lines: _Lines) -> None:
         number, head = lines.lines[0]
@@ -170,15 +170,15 @@ class _Transitions:
             self.chain = len(head) == 2
         else:
             raise lines.fault(
-                number, f"{' '.join(head)!r} is no first line: 'mdp', 'dtmc', or counts (states, choices, transitions) are needed"
+                number, f"{' '.join(head)!r} is not a first line: 'mdp', 'dtmc', or counts (states, choices, transitions) are needed"
             )
         body = lines.lines[1:]
         if not body:
-            raise lines.fault(number, "no transitions follow")
+            raise lines.fault(number, "transitions are missing: at least one line must follow")
         n = counts[0] if counts else None
         columns = 3 if self.chain else 4
         rows = []
-        said: dict[int, dict[str, None]] = {}
+        labels: dict[int, dict[str, None]] = {}
         for number, words in body:
             if len(words) not in (columns, columns + 1):
                 fields = "state next probability" if self.chain else "state choice next probability [action]"
@@ -191,10 +191,10 @@ class _Transitions:
                 raise lines.fault(number, f"the probability is {p!r}: a number from 0 to 1 is needed")
             rows.append((state, choice, following, p, number))
             if len(words) > columns:
-                said.setdefault(choice, {})[words[columns]] = None
+                labels.setdefault(choice, {})[words[columns]] = None
         if counts and counts[-1] != len(rows):
-            raise lines.fault(body[-1][0], f"the file ends after {len(rows)} transitions: the first line says {counts[-1]}")
-        self.lines, self.said = lines, said
+            raise lines.fault(body[-1][0], f"the file ends after {len(rows)} transitions, but the first line says {counts[-1]}")
+        self.lines, self.labels = lines, labels
         state_, choice_, following_, p_, numbers = zip(*rows, strict=True)
         self.state, self.choice, self.following = (np.array(column, np.int64) for column in (state_, choice_, following_))
         self.p, self.numbers = np.array(p_), np.array(numbers)
@@ -203,7 +203,7 @@ class _Transitions:
         if self.n > 1 << 26 or int(self.choice.max()) > 1 << 16 or cells > max(MOST_CELLS, CELLS_PER_LINE * len(rows)):
             i = int(np.argmax(self.state + self.choice + self.following))
             raise lines.fault(
-                int(self.numbers[i]), f"{self.n} states and {int(self.choice.max()) + 1} choices are more than this reader takes"
+                int(self.numbers[i]), f"{self.n} states and {int(self.choice.max()) + 1} choices are more than this reader accepts"
             )
         self._check(counts)
 
@@ -215,7 +215,7 @@ class _Transitions:
             i, j = sorted(int(x) for x in order[twice[0] : twice[0] + 2])
             raise self.lines.fault(
                 int(self.numbers[j]),
-                f"the transition from state {self.state[j]} to {self.following[j]} was given in line {self.numbers[i]} already",
+                f"the transition from state {self.state[j]} to {self.following[j]} was already given in line {self.numbers[i]}",
             )
         opens = np.flatnonzero(np.concatenate([[True], (np.diff(s) != 0) | (np.diff(c) != 0)]))
         sums = np.add.reduceat(self.p[order], opens)
@@ -234,29 +234,29 @@ class _Transitions:
             state = int(states[gaps[0]])
             mine = self.numbers[self.state == state]
             raise self.lines.fault(
-                int(mine[-1]), f"state {state} has {number_of[gaps[0]]} choices, and one numbered {last[gaps[0]]}: 0, 1, .. are needed"
+                int(mine[-1]), f"state {state} has {number_of[gaps[0]]} choices, one of them numbered {last[gaps[0]]}: 0, 1, .. are needed"
             )
         if counts and not self.chain and counts[1] != opens.size:
-            raise self.lines.fault(self.lines.lines[0][0], f"{counts[1]} choices are announced: the file has {opens.size}")
+            raise self.lines.fault(self.lines.lines[0][0], f"the line says {counts[1]} choices, but the file has {opens.size}")
         self.choices = np.zeros(self.n, np.int64)
         self.choices[states] = number_of
 
     def action_names(self, n: int) -> list[str] | None:
-        """What the file calls the choices 0..n-1, the first labels of each; None where it has no labels."""
-        if not self.said:
+        """Names of the choices 0..n-1, from the first labels of each in the file; None if it has no labels."""
+        if not self.labels:
             return None
         names = []
         for choice in range(n):
-            given = list(self.said.get(choice, ()))
+            given = list(self.labels.get(choice, ()))
             names.append(" / ".join(given[:4] + ["..."] * (len(given) > 4)) or str(choice))
         return names
 
     def mask(self, deadlocks: str) -> Array:
-        """The allowed choices; states without one are refused, or get a loop."""
+        """The allowed choices; states without a choice are refused, or get a loop."""
         empty = np.flatnonzero(self.choices == 0)
         if empty.size and deadlocks == "error":
             shown = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
-            raise OpoError(f"{self.lines.path}: states without a choice: {shown}; deadlocks='loop' lets the process stay in them")
+            raise OpoError(f"{self.lines.path}: states without a choice: {shown}; use deadlocks='loop' to let the process stay in them")
         self.loops = empty
         count = np.maximum(self.choices, 1)
         return np.asarray(np.arange(int(count.max())) < count[:, None])
@@ -274,9 +274,9 @@ def _rewards(lines: _Lines, mask: Array, P: Any, chain: bool) -> Array:
     if ending in (".srew", ".trew") and not counted:
         if not whole or len(head) not in (2, 3) or int(head[0]) != n:
             raise lines.fault(
-                body[0][0], f"{' '.join(head)!r} is no first line: the counts of the {n} states and of the rewards are needed"
+                body[0][0], f"{' '.join(head)!r} is not a first line: the counts of the {n} states and of the rewards are needed"
             )
-        raise lines.fault(body[-1][0], f"the file ends after {len(body) - 1} rewards: the first line says {head[-1]}")
+        raise lines.fault(body[-1][0], f"the file ends after {len(body) - 1} rewards, but the first line says {head[-1]}")
     if counted:
         body = body[1:]
     result = np.zeros((n, a))
@@ -295,14 +295,14 @@ def _rewards(lines: _Lines, mask: Array, P: Any, chain: bool) -> Array:
         rest = [lines.index(number, word, "the index") for word in words[1:-1]]
         key = (state, *rest)
         if key in seen:
-            raise lines.fault(number, f"this reward was given in line {seen[key]} already")
+            raise lines.fault(number, f"this reward was already given in line {seen[key]}")
         seen[key] = number
         if not rest:
             result[state] += value
             continue
         choice, following = (0, rest[0]) if chain else (rest[0], rest[1] if len(rest) == 2 else None)
         if not (choice < a and mask[state, choice]):
-            raise lines.fault(number, f"state {state} has {int(mask[state].sum())} choices, and none numbered {choice}")
+            raise lines.fault(number, f"state {state} has {int(mask[state].sum())} choices, but none numbered {choice}")
         if following is None:
             result[state, choice] += value
             continue
@@ -320,7 +320,7 @@ def _values(lines: _Lines, n: int) -> list[str]:
     (number, head), *body = lines
     match = re.fullmatch(r"\(([^()]+)\)", "".join(head))
     if match is None:
-        raise lines.fault(number, f"{' '.join(head)!r} is no first line: the variables, such as (x,y), are needed")
+        raise lines.fault(number, f"{' '.join(head)!r} is not a first line: the variables, such as (x,y), are needed")
     variables = match[1].split(",")
     result = [""] * n
     for number, words in body:
@@ -330,7 +330,7 @@ def _values(lines: _Lines, n: int) -> list[str]:
             raise lines.fault(number, f"{' '.join(words)!r}: a state and {len(variables)} values, such as 0:(1,2), are needed")
         state = lines.index(number, match[1], "the state", n)
         if result[state]:
-            raise lines.fault(number, f"state {state} was given already")
+            raise lines.fault(number, f"state {state} was already given")
         result[state] = ", ".join(f"{name}={value}" for name, value in zip(variables, values, strict=True))
     if "" in result:
         raise lines.fault(number, f"state {result.index('')} is missing")
@@ -352,7 +352,7 @@ def _labels(lines: _Lines, n: int) -> list[list[str]]:
         for word in head:
             match = re.fullmatch(r'(\d+)="([^"]*)"', word)
             if match is None:
-                raise lines.fault(number, f'{word!r} is no label: 0="init" 1="name" .. is needed')
+                raise lines.fault(number, f'{word!r} is not a label: 0="init" 1="name" .. is needed')
             known[match[1]] = match[2]
         body = body[1:]
     names: list[list[str]] = [[] for _ in range(n)]

@@ -30,17 +30,17 @@ __all__ = ["EnvironmentInfo", "about", "describe", "from_file", "info", "make", 
 
 @dataclass(frozen=True)
 class EnvironmentInfo:
-    """What a list of environments says of one.
+    """Description of one environment in the list.
 
     Attributes
     ----------
     name, summary, contexts, source : str
     sizes : str
-        At the default options.
+        Sizes with the default options.
     extra : str
-        The extra of the package that it needs; empty where none.
+        The extra of the package that it needs, or an empty string.
     options : tuple of str
-        What `make` takes beside the name.
+        Options that `make` takes for it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class EnvironmentInfo:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What `make` takes beside the name."""
+        """Options that `make` takes for it."""
         return tuple(inspect.signature(self.factory).parameters)
 
 
@@ -98,14 +98,14 @@ _ENTRIES = [
         "combination-lock",
         "hard exploration: a costly path that pays only at its end, with decoy candidates",
         "6 steps, 2 states, 3 actions",
-        "5: each with a code of its own",
+        "5: each with its own code",
         "generated",
         "",
         generators.combination_lock,
     ),
     EnvironmentInfo(
         "layered-bandit",
-        "hard instance: a bandit in each context and state, none of which tells of the others",
+        "hard instance: a bandit in each context and state, independent of all others",
         "3 steps, 2 states, 3 actions",
         "2",
         "generated; contextual bandit lower bound",
@@ -114,9 +114,9 @@ _ENTRIES = [
     ),
     EnvironmentInfo(
         "hidden-path",
-        "hard instance: a tree with one hidden path whose end is a little better",
+        "hard instance: a tree with one hidden path whose end is slightly better",
         "5 steps, 1 to 4 states, 2 actions",
-        "3: each with a path of its own",
+        "3: each with its own path",
         "generated; lower bound of episodic learning",
         "",
         lower_bounds.hidden_path,
@@ -125,14 +125,14 @@ _ENTRIES = [
         "frozen-lake",
         "crossing a frozen lake to a goal",
         "20 steps, 17 states, 4 actions",
-        "4: chance that a step goes where it should",
+        "4: how slippery it is",
         "Gymnasium FrozenLake-v1",
         "gym",
         families.frozen_lake,
     ),
     EnvironmentInfo(
         "taxi",
-        "fetching a passenger and bringing them home",
+        "picking up a passenger and dropping them off",
         "20 steps, 501 states, 6 actions",
         "12: where the passenger waits and wants to go",
         "Gymnasium Taxi-v4",
@@ -150,7 +150,7 @@ _ENTRIES = [
     ),
     EnvironmentInfo(
         "resource-gathering",
-        "bringing home gold and gems past two enemies",
+        "bringing gold and gems home past two enemies",
         "20 steps, 94 states, 4 actions",
         "6: strength of the enemies, and which ore is wanted",
         "Quantitative Verification Benchmark Set",
@@ -159,7 +159,7 @@ _ENTRIES = [
     ),
     EnvironmentInfo(
         "bandit",
-        "guessing the class of a data set's row",
+        "guessing the class of a row of a data set",
         "1 step, 3 actions",
         "150 rows, or all",
         "scikit-learn iris (data=wine, breast_cancer, digits)",
@@ -170,14 +170,14 @@ _ENTRIES = [
         "trial",
         "choosing among the four treatments of the randomised trial ACTG175",
         "1 step, 4 actions",
-        "3: the patient's CD4 count at admission",
+        "3: the patient's CD4 count",
         "PyPI lifelines",
         "trial",
         bandits.trial_bandit,
     ),
     EnvironmentInfo(
         "inventory",
-        "ordering stock of several items; to a million states (items=3, capacity=99)",
+        "ordering stock of several items; up to a million states (items=3, capacity=99)",
         "20 steps, 100 states, 3 actions",
         "3: demand regime",
         "generated",
@@ -186,7 +186,7 @@ _ENTRIES = [
     ),
     EnvironmentInfo(
         "queue-network",
-        "serving queues in a row; to a million states (queues=4, capacity=31)",
+        "serving queues in a row; up to a million states (queues=4, capacity=31)",
         "20 steps, 100 states, 2 actions",
         "3: arrival rates",
         "generated",
@@ -225,12 +225,12 @@ _BY_NAME = {entry.name: entry for entry in _ENTRIES}
 
 
 def names() -> list[str]:
-    """Names that `make` knows."""
+    """The names of all environments."""
     return list(_BY_NAME)
 
 
 def info(name: str) -> EnvironmentInfo:
-    """What is known of the environment `name` without building it."""
+    """The description of an environment, without building it."""
     instance(name, "name", str, needed="the name of an environment")
     entry = _BY_NAME.get(name)
     if entry is None:
@@ -241,7 +241,7 @@ def info(name: str) -> EnvironmentInfo:
 
 
 def about(name: str) -> str:
-    """One line on the environment `name`: what it is, its sizes, contexts and source, and the extra that it needs."""
+    """One line about an environment: what it is, its sizes, contexts and source, and the extra that it needs."""
     instance(name, "name", str, needed="the name of an environment, or the path of a file,")
     if name not in _BY_NAME and os.path.isfile(name):
         return f"the model in the file {name}"
@@ -251,14 +251,14 @@ def about(name: str) -> str:
 
 
 def make(name: str, **options: Any) -> Environment:
-    """Build an environment by name, or from a file.
+    """Make an environment by name, or from a file.
 
     Parameters
     ----------
     name : str
         One of `names`, or the path of a file.
     **options
-        Of the environment: see ``info(name).options`` and the docstring of its factory.
+        Options of the environment: see ``info(name).options`` and the docstring of its function.
 
     Returns
     -------
@@ -267,12 +267,12 @@ def make(name: str, **options: Any) -> Environment:
     Raises
     ------
     OpoError
-        An unknown name or option, a value out of range, or a package that is missing.
+        On an unknown name or option, a value out of range, or a missing package.
     """
     instance(name, "name", str, needed="the name of an environment, or the path of a file,")
     if name not in _BY_NAME and os.path.isfile(name):
         factory: Callable[..., Environment] = functools.partial(from_file, name)
-        known: tuple[str, ...] = ("horizon",)
+        known: tuple[str, ...] = ("horizon", "reward")
     else:
         entry = info(name)
         factory, known = entry.factory, entry.options
@@ -287,7 +287,7 @@ def make(name: str, **options: Any) -> Environment:
 
 
 def _reward_structures(file: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-    """The numbered reward files beside a model, by their structure."""
+    """The reward files of a model's numbered reward structures, by structure."""
     found: dict[str, list[pathlib.Path]] = {}
     for other in sorted(file.parent.glob("*.[st]rew")):
         if other.stem.removeprefix(file.stem).isdecimal() and other.stem.startswith(file.stem):
@@ -296,43 +296,43 @@ def _reward_structures(file: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 
 
 def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: str | None = None) -> Environment:
-    """The environment of one context that is the model in a file; both classes hold the truth alone.
+    """An environment with one context, whose model is read from a file; both classes contain only the truth.
 
     Parameters
     ----------
     path : path
-        An npz that `TabularMDP.save` or `LayeredMDP.save` wrote, or a .tra file of PRISM or Storm; beside it, files of the
-        same name that end in .lab, .sta, .srew, .trew, .rew, .state.rew or .trans.rew are read too.
+        An npz file written by `TabularMDP.save` or `LayeredMDP.save`, or a .tra file of PRISM or Storm. In the latter case, files
+        with the same stem that end in .lab, .sta, .srew, .trew, .rew, .state.rew or .trans.rew are read too.
     horizon : int, optional
-        Steps, for a model without layers; 20 where absent.
+        Number of steps, for a model without layers; default 20.
     reward : str, optional
-        Which reward structure, where PRISM wrote several: "robot1" stands for robot1.srew and robot1.trew beside robot.tra.
+        The reward structure, if PRISM wrote several: "robot1" stands for robot1.srew and robot1.trew next to robot.tra.
 
     Raises
     ------
     OpoError
-        What is wrong with the file.
+        If the file is invalid.
     """
     file = pathlib.Path(as_path(path))
     steps = 20 if horizon is None else as_integer(horizon, "horizon", least=1, most=MANY)
     if file.suffix == ".tra":
-        beside = {ending: file.with_suffix(ending) for ending in (".lab", ".sta", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")}
-        there = {ending: other for ending, other in beside.items() if os.path.isfile(other)}
-        labels, states = there.pop(".lab", None), there.pop(".sta", None)
+        endings = (".lab", ".sta", ".srew", ".trew", ".rew", ".state.rew", ".trans.rew")
+        present = {ending: other for ending in endings if os.path.isfile(other := file.with_suffix(ending))}
+        labels, states = present.pop(".lab", None), present.pop(".sta", None)
         structures = _reward_structures(file)
         if reward is not None:
             if reward not in structures:
                 raise OpoError(f"reward is {shown(reward)}: one of {', '.join(structures) or 'none'} is needed")
             return from_prism(file, labels=labels, states=states, rewards=structures[reward]).environment(steps)
         if structures:
-            raise OpoError(f"{os.fspath(path)} has the reward structures {', '.join(structures)}: choose by reward (--set reward=NAME)")
-        return from_prism(file, labels=labels, states=states, rewards=list(there.values())).environment(steps)
+            raise OpoError(f"{os.fspath(path)} has the reward structures {', '.join(structures)}: choose one by reward (--set reward=NAME)")
+        return from_prism(file, labels=labels, states=states, rewards=list(present.values())).environment(steps)
     if file.suffix != ".npz":
         raise OpoError(f"{os.fspath(path)}: the file ends in {file.suffix!r}; .npz or .tra is needed")
     if peek(file, "format", "a model of opo_fast") != "opo_fast.LayeredMDP":
         return TabularMDP.load(file).environment(steps)
     if horizon is not None:
-        raise OpoError(f"horizon is {horizon}: the model in {os.fspath(path)} has its own layers; leave it out")
+        raise OpoError(f"horizon is {horizon}: the model in {os.fspath(path)} has its own layers, so leave horizon out")
     mdp = LayeredMDP.load(file)
     return Environment(
         mdp.layout,
@@ -347,38 +347,38 @@ def from_file(path: str | os.PathLike[str], horizon: int | None = None, reward: 
 
 
 def describe(environment: Environment, most: int = 100, *, progress: bool | None = None) -> dict[str, Any]:
-    """What an environment is made of, as plain data.
+    """Describe an environment by plain data.
 
     Parameters
     ----------
     environment : Environment
     most : int
-        Contexts that are looked at; of endless ones, at most five are drawn.
+        Largest number of contexts to evaluate; if contexts are endless, at most five are drawn.
     progress : bool, optional
-        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
+        Whether to show a progress bar. Default: on a terminal and in a notebook, after two seconds.
 
     Returns
     -------
     dict
         ``name``, ``source``, ``layers`` (sizes), ``steps``, ``n_states``, ``n_actions``, ``allowed_pairs``,
         ``transitions`` (of all layers), ``storage``, ``bytes`` (distinct transitions of one context), ``n_contexts`` (None
-        where endless), ``loss_class``, ``dynamics_class`` (names), and ``contexts``: for each, ``label``,
+        if endless), ``loss_class``, ``dynamics_class`` (names), and ``contexts``: for each, ``label``,
         ``probability``, ``reachable`` (share of the states), ``uniform``, ``optimum`` and ``worst`` (values V(s_1), sums of
-        losses) and the same in the user's reward, ``reward_uniform``, ``reward_optimum`` (None where there is none).
+        losses), and ``reward_uniform`` and ``reward_optimum``, the same in the user's reward (None if there is none).
     """
     having(environment, "environment", ("layout", "contexts", "mdp", "label", "reward_value", "loss_class"), "an Environment")
     most, layout = as_integer(most, "most", least=1), environment.layout
     if environment.contexts is None:
         rng = np.random.default_rng(0)
-        shown = [environment.sample_context(rng) for _ in range(min(most, 5))]
-        chances: list[float | None] = [None] * len(shown)
+        contexts = [environment.sample_context(rng) for _ in range(min(most, 5))]
+        chances: list[float | None] = [None] * len(contexts)
     else:
-        shown = list(environment.contexts[:most])
+        contexts = list(environment.contexts[:most])
         assert environment.probabilities is not None
         chances = environment.probabilities[:most].tolist()
     rows: list[dict[str, Any]] = []
-    with bar(f"models and values of {environment.name}", 4 * len(shown), progress) as show:
-        for context, chance in zip(shown, chances, strict=True):
+    with bar(f"models and values of {environment.name}", 4 * len(contexts), progress) as show:
+        for context, chance in zip(contexts, chances, strict=True):
             done = 4 * len(rows)
             mdp = environment.mdp(context)
             show(done + 1)
@@ -392,7 +392,7 @@ def describe(environment: Environment, most: int = 100, *, progress: bool | None
                 row[f"reward_{key}"] = None if environment.reward_map is None else float(environment.reward_value(row[key]))
             rows.append(row)
             show(done + 4)
-    transitions = environment.mdp(shown[0]).transitions
+    transitions = environment.mdp(contexts[0]).transitions
     mask = environment.action_mask
     return {
         "name": environment.name,
@@ -413,7 +413,7 @@ def describe(environment: Environment, most: int = 100, *, progress: bool | None
 
 
 def _reachable(mdp: LayeredMDP) -> float:
-    """Share of the states that some policy reaches."""
+    """Share of the states that some policy can reach."""
     t, layout = mdp.transitions, mdp.layout
     reached = np.zeros(layout.n_states, bool)
     reached[0] = True

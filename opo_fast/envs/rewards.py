@@ -1,4 +1,4 @@
-"""Rewards as losses: the affine map from a reward range onto [0, 1], kept so that results can be shown in rewards."""
+"""Rewards as losses: the affine map from a reward range onto [0, 1], which is kept so that results can be shown in rewards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RewardMap:
     Attributes
     ----------
     low, high : float
-        Rewards of loss 1 and of loss 0. Where they are equal every reward has loss 0.
+        Rewards with loss 1 and loss 0. If they are equal, every reward has loss 0.
     """
 
     low: float
@@ -34,9 +34,9 @@ class RewardMap:
         as_number(self.low, "low", least=-np.inf)
         as_number(self.high, "high", least=-np.inf)
         if self.low > self.high:
-            raise OpoError(f"low is {self.low!r} and high is {self.high!r}: low may not be above high")
+            raise OpoError(f"low is {self.low!r} and high is {self.high!r}: low must not be above high")
         if not np.isfinite(self.high - self.low):
-            raise OpoError(f"low is {self.low!r} and high is {self.high!r}: their difference is no double; scale the rewards down")
+            raise OpoError(f"low is {self.low!r} and high is {self.high!r}: their difference overflows; scale the rewards down")
 
     @property
     def scale(self) -> float:
@@ -44,7 +44,7 @@ class RewardMap:
         return self.high - self.low
 
     def losses(self, rewards: npt.ArrayLike) -> Array:
-        """Losses of rewards, of the same shape; rewards outside [low, high] are refused."""
+        """The losses of rewards, in the same shape; rewards outside [low, high] are refused."""
         r = np.asarray(as_real(rewards, "rewards"), np.float64)
         bad = np.argwhere(~((r >= self.low) & (r <= self.high)))
         if bad.size:
@@ -54,13 +54,13 @@ class RewardMap:
         return np.asarray((self.high - r) / (self.scale or 1.0))
 
     def rewards(self, losses: npt.ArrayLike) -> Array:
-        """Rewards of losses, of the same shape."""
+        """The rewards of losses, in the same shape."""
         return np.asarray(self.high - self.scale * as_real(losses, "losses").astype(np.float64))
 
     def value(self, loss_value: npt.ArrayLike, steps: int) -> Array:
-        """The sum of rewards over `steps` steps whose sum of losses is `loss_value`: steps * high - scale * loss_value.
+        """The sum of rewards over `steps` steps with the sum of losses `loss_value`: steps * high - scale * loss_value.
 
-        An extra first layer of loss 0 (a start distribution) is not one of the steps.
+        An extra first layer of loss 0 (for a start distribution) does not count as a step.
         """
         return np.asarray(
             as_integer(steps, "steps", least=0) * self.high - self.scale * as_real(loss_value, "loss_value").astype(np.float64)
@@ -77,7 +77,7 @@ class RewardMap:
     def absorbing(self) -> float:
         """The loss of a step in an absorbing state, whose reward is 0.
 
-        With any other loss there (0, above all) the optimum of a fixed horizon changes silently.
+        With any other loss there (such as 0) the optimum for a fixed horizon would silently change.
         """
         if not self.low <= 0.0 <= self.high:
             raise OpoError(f"reward_range is ({self.low}, {self.high}): absorbing states have reward 0, which it must contain")
@@ -85,7 +85,7 @@ class RewardMap:
 
 
 class RescaledRewards(NamedTuple):
-    """Losses of the shape of the rewards, and the map that made them."""
+    """Losses in the shape of the rewards, and the map that made them."""
 
     losses: Array
     map: RewardMap
@@ -99,8 +99,8 @@ def rewards_to_losses(
     """Losses in [0, 1] for rewards of any range: loss = (high - reward) / (high - low).
 
     Over a fixed number H of steps, V_loss = (H * high - V_reward) / (high - low), so both have the same optimum. That
-    holds only if absorbing states are rescaled with the rest: give them their reward of 0 as part of `rewards`, or take
-    their loss from ``map.absorbing``.
+    holds only if absorbing states are rescaled too: include their reward of 0 in `rewards`, or use
+    ``map.absorbing`` as their loss.
 
     Parameters
     ----------
@@ -108,19 +108,19 @@ def rewards_to_losses(
         Expected rewards, for instance (S, A) with the absorbing states among the S. Rewards of (s, a, s') must be
         averaged over s' first (`opo_fast.envs.expected_rewards`).
     reward_range : (low, high), optional
-        Smallest and largest reward. Default: those of `rewards`. Several models that are compared need a common one.
+        Smallest and largest reward. Default: those of `rewards`. Models that are compared need the same range.
     action_mask : array_like of bool, the shape of `rewards`, optional
-        Rewards where it is false are not looked at (they may be -inf); their loss is reported as 1.
+        Rewards where it is false are ignored (they may be -inf); their loss is 1.
 
     Returns
     -------
     RescaledRewards
-        Named tuple ``(losses, map)``; ``map.value(v, steps)`` turns a value back into a sum of rewards.
+        Named tuple ``(losses, map)``; ``map.value(v, steps)`` converts a value back to a sum of rewards.
 
     Raises
     ------
     OpoError
-        A reward that is not finite or outside `reward_range`, named with its position.
+        At a reward that is not finite or outside `reward_range`, which is named with its position.
     """
     r = np.array(as_real(rewards, "rewards"), np.float64)
     if action_mask is not None:
@@ -135,7 +135,7 @@ def rewards_to_losses(
         place = tuple(int(i) for i in bad[0])
         where = f"state {place[0]}, action {place[1]}" if len(place) == 2 else f"position {list(place)}"
         value = float(r[place])
-        raise OpoError(f"rewards: {where} has {value!r}; a finite number is needed (an action that is not available goes to the mask)")
+        raise OpoError(f"rewards: {where} has {value!r}; a finite number is needed (mask actions that are not available)")
     if not mask.any():
         raise OpoError("rewards is empty: at least one reward is needed")
     if reward_range is None:

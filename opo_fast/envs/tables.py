@@ -1,4 +1,4 @@
-"""Time-homogeneous decision models with rewards, as people have them in tables, and their way into a layered model."""
+"""Time-homogeneous decision models with rewards, given as tables, and their conversion to layered models."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TabularMDP:
     start : int or array_like, shape (S,)
         A state, or a distribution.
     action_mask : array_like of bool, shape (S, A), optional
-        Allowed pairs. Rows and rewards of the others are not looked at.
+        Allowed pairs. Rows and rewards of all others are ignored.
     terminals : sequence of int
-        States in which the process stays with reward 0. Their rows may be all zero; exits are refused.
+        States in which the process stays with reward 0. Their rows may be all zero; exits are an error.
     reward_range : (low, high), optional
         Smallest and largest reward of a step, for the map to losses. Default: that of the expected rewards.
     state_names, action_names : sequence of str, optional
@@ -60,7 +60,7 @@ class TabularMDP:
     Raises
     ------
     OpoError
-        What is wrong, with state, action and value. Nothing is renormalised.
+        On anything invalid, which is named with state, action and value. Nothing is renormalised.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class TabularMDP:
 
     @property
     def losses(self) -> Array:
-        """Losses (S, A) of the expected rewards; 1 at masked pairs."""
+        """Losses (S, A) of the expected rewards; 1 for masked pairs."""
         return rewards_to_losses(self.rewards, (self.reward_map.low, self.reward_map.high), self.action_mask).losses
 
     def layered(self, horizon: int, *, dtype: npt.DTypeLike = np.float64) -> LayeredMDP:
-        """The layered model of `horizon` steps (see `LayeredMDP.stationary`): one more layer where `start` is a distribution."""
+        """The layered model of `horizon` steps (see `LayeredMDP.stationary`), with an extra layer if `start` is a distribution."""
         return LayeredMDP.stationary(self.P, self.losses, horizon, self.start, self.action_mask, dtype=dtype)
 
     def reward_value(self, loss_value: npt.ArrayLike, horizon: int) -> Array:
@@ -125,7 +125,7 @@ class TabularMDP:
         return self.reward_map.value(loss_value, horizon)
 
     def environment(self, horizon: int) -> Environment:
-        """The environment of one context whose classes hold the truth alone."""
+        """An environment with one context, whose classes contain only the truth."""
         mdp = self.layered(horizon)
         return Environment(
             mdp.layout,
@@ -144,7 +144,7 @@ class TabularMDP:
         )
 
     def discounted(self, discount: float) -> TabularMDP:
-        """The model with an added last state, reward 0, that every step leads to with probability 1 - discount.
+        """The model with an additional last state of reward 0, to which every step leads with probability 1 - discount.
 
         Its undiscounted values are the discounted values of this model.
         """
@@ -191,19 +191,19 @@ class TabularMDP:
 
     @classmethod
     def from_layered(cls, mdp: LayeredMDP, *, name: str = "table", source: str = "") -> TabularMDP:
-        """The time-homogeneous model behind a layered one, with rewards -loss.
+        """The time-homogeneous model from which a layered one was unrolled, with rewards -loss.
 
         Raises
         ------
         OpoError
-            There is none: layers after the first differ in size, transitions, losses or mask, or the first layer is
-            neither one of the states nor a start distribution of loss 0. Fewer than three layers do not show it.
+            If there is none: layers after the first differ in size, transitions, losses or mask, or the first layer is
+            neither one of the states nor a start distribution of loss 0. At least three layers are needed to tell.
         """
         instance(mdp, "mdp", LayeredMDP)
         layout = mdp.layout
         sizes = layout.layer_sizes
         if layout.horizon < 3:
-            raise OpoError(f"mdp has {layout.horizon} layers: at least 3 are needed to see whether it is stationary")
+            raise OpoError(f"mdp has {layout.horizon} layers: at least 3 are needed to tell whether it is stationary")
         n, a = sizes[1], layout.n_actions
         arrays = mdp.transitions.arrays()
         mask = np.ones(layout.shape, bool) if mdp.action_mask is None else mdp.action_mask
@@ -211,7 +211,7 @@ class TabularMDP:
         for h in range(1, layout.horizon):
             here = layout.layer(h)
             if sizes[h] != n:
-                raise OpoError(f"mdp is not stationary: layer {h} has {sizes[h]} states, layer 1 has {n}")
+                raise OpoError(f"mdp is not stationary: layer {h} has {sizes[h]} states, but layer 1 has {n}")
             for what, values in (("mask", mask), ("losses", mdp.losses)):
                 bad = np.argwhere((values[here] != values[base]) & mask[base])
                 if bad.size:
@@ -259,7 +259,7 @@ class TabularMDP:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TabularMDP:
-        """Read a model that `save` wrote; it is validated like any other."""
+        """Read a model that `save` wrote; it is validated like any other model."""
         with reading(path, "a model that TabularMDP.save wrote"):
             stored = read_state(path, "a model that TabularMDP.save wrote")
             if (stored["format"], stored["version"]) != (_FORMAT, 2):
@@ -295,7 +295,7 @@ def expected_rewards(P: Any, rewards: Any) -> Array:
     ----------
     P : array_like (S, A, S) or SciPy sparse array (S * A, S)
     rewards : array_like (S, A, S) or SciPy sparse array (S * A, S)
-        Rewards of transitions of probability 0 do not count, even if they are not finite.
+        Rewards of transitions with probability 0 are ignored, even if they are not finite.
 
     Returns
     -------
@@ -308,7 +308,7 @@ def expected_rewards(P: Any, rewards: Any) -> Array:
 
 
 def check_rows(flat: Any, mask: Array, ends: Array | None = None) -> None:
-    """Refuse probabilities that are negative or not finite and rows of allowed pairs that do not sum to 1, with their place."""
+    """Refuse probabilities that are negative or not finite, and rows of allowed pairs that do not sum to 1; the error names the place."""
     n_actions = mask.shape[1]
     sparse = sp.issparse(flat)
     values = flat.data if sparse else flat
@@ -337,7 +337,7 @@ def check_rows(flat: Any, mask: Array, ends: Array | None = None) -> None:
                 if exits.size:
                     raise OpoError(
                         f"terminals: state {state}, action {int(action)} leads to state {int(exits[0])} with probability "
-                        f"{float(row[exits[0]])!r}; a terminal state has no exits"
+                        f"{float(row[exits[0]])!r}; a terminal state must not have exits"
                     )
     if wrong.any():
         state, action = (int(i) for i in np.argwhere(wrong)[0])
@@ -386,7 +386,7 @@ def _reduced(rewards: Any, flat: Any, shape: tuple[int, int]) -> Array:
 
 
 def _closed(flat: Any, ends: Array, n_actions: int) -> Any:
-    """Transitions with terminal states as loops."""
+    """Transitions in which terminal states lead to themselves."""
     rows = (ends[:, None] * n_actions + np.arange(n_actions)).ravel()
     target = np.repeat(ends, n_actions)
     if sp.issparse(flat):

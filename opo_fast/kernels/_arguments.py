@@ -1,4 +1,7 @@
-"""The arguments of kernels in groups. Kernels take them one by one, which is cheaper to call, and group them first."""
+"""Groups of arguments. Kernels take their arguments one by one, which is faster to call, and first put them into these groups.
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,21 @@ class Slices(NamedTuple):
     """The transposed copy of a CSR model, in slices of eight next states (see `slices`)."""
 
     starts: Any
-    """Where the entries of each slice begin, and where the last end."""
+    """First entry of each slice, and the number of entries."""
     states: Any
-    """The next states of each slice, in the lanes' order."""
+    """The next states of each slice, in the order of the lanes."""
     positions: Any
-    """Of each entry, its row in the part."""
+    """Row of each entry, counted from the first row of the part."""
     weights: Any
-    """Of each entry, its probability."""
+    """Probability of each entry."""
     first: Any
-    """First slice of each layer's block: those of one part after those of another."""
+    """First slice of each layer's block, which has the slices of one part after another."""
     layers: Any
     rows: Any
 
 
 class Team(NamedTuple):
-    """Thread `me` of the `n` threads that run a kernel together, and the barrier they wait at (see `_sync`)."""
+    """Thread `me` of the `n` threads that run a kernel together, and the barrier at which they wait (see `_sync`)."""
 
     me: Any
     n: Any
@@ -45,18 +48,18 @@ class Team(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What a forward pass works with."""
+    """Parameters and work arrays of a forward pass."""
 
     parts: Any
-    """Parts in which a CSR layer is sent on, a matter of shape."""
+    """Number of parts of a CSR layer, with separate sums; it depends on the shape alone."""
     width: Any
-    """Number of actions where the rows of whole states fill a vector, else 0."""
+    """Number of actions if the rows of whole states fill a vector, else 0."""
     d: Any
-    """Occupancy of states, with room for a vector beyond the last."""
+    """Occupancies of states, and eight more numbers, so that a vector can be read at the last state."""
     w: Any
-    """Weights of rows: of a dense layer all of them; of a CSR layer those of `STATES` states for each thread."""
+    """Occupancies of rows: of all rows of a dense layer; of a CSR layer, of the rows of `STATES` states for each thread."""
     private: Any
-    """Of each part of a CSR layer, what it adds to the states of the next."""
+    """For each part of a CSR layer, what it adds to the occupancies of the next states."""
 
 
 class Rule(NamedTuple):
@@ -69,7 +72,7 @@ class Rule(NamedTuple):
 
 
 class Optimism(NamedTuple):
-    """Losses and the visits that their bonus falls with."""
+    """Losses, and visits and parameters of the bonus that is subtracted."""
 
     losses: Any
     visits: Any
@@ -77,7 +80,7 @@ class Optimism(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """How layers are backed up: `chunk` states at a time, with two lines for the rows of a chunk."""
+    """A backward sweep over `chunk` states at a time; `q` and `e` are work arrays for the rows of a chunk."""
 
     chunk: Any
     width: Any
@@ -86,7 +89,7 @@ class Lines(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a policy step reads and writes: two policies, the running sums of Q, the values."""
+    """What a policy step reads and writes: the policy before and after it, the sums of Q, and the values."""
 
     policy: Any
     following: Any
@@ -95,7 +98,7 @@ class Step(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """Layout of the models of a pack, and their transitions, side by side."""
+    """The models of a pack: their layout, and their transitions, one model per lane."""
 
     block: Any
     layers: Any
@@ -104,7 +107,7 @@ class Pack(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Policies store[k..k+count-1], a lane for each; lanes beyond `count` have occupancy 0 everywhere."""
+    """Policies store[k..k+count-1], one per lane; in lanes beyond `count`, all occupancies are 0."""
 
     store: Any
     k: Any
@@ -113,7 +116,7 @@ class Batch(NamedTuple):
 
 
 class Own(NamedTuple):
-    """Where one thread's numbers begin in arrays that all threads get: weights of rows and partial sums."""
+    """Work arrays of all threads, for occupancies of rows and for partial sums, and where the part of this thread begins in each."""
 
     w: Any
     w0: Any
@@ -122,19 +125,19 @@ class Own(NamedTuple):
 
 
 class Hedge(NamedTuple):
-    """AdaHedge in every state of a step (see `opo_fast.algorithm.self_tuning`): per row, then per state."""
+    """AdaHedge in all states (see `opo_fast.algorithm.self_tuning`): first arrays with one number per row, then per state."""
 
     policy: Any
     following: Any
     """The policy after the step; may be `policy` itself."""
     regret: Any
-    """Sums of Q less their least."""
+    """Sums of Q minus their minimum in the state."""
     v: Any
     gap: Any
-    """Sums of mixability gaps, the first of them above 0."""
+    """Sums of mixability gaps, which start above 0."""
     total: Any
     """Sums over the actions of exp(-eta regret), eta = log_actions / gap."""
     log_actions: Any
-    """Logarithm of the number of actions, above 0 also where there is one."""
+    """Logarithm of the number of actions; above 0 even if there is only one."""
     excess: Any
-    """Working numbers."""
+    """Work array."""

@@ -1,6 +1,11 @@
-"""Reductions over the actions of a state inside a vector, where 2, 4 or 8 actions make whole states of its lanes."""
+"""Reductions over the actions of a state within a vector, whose eight lanes hold whole states if there are 2, 4 or 8 actions.
+
+A row is an allowed state-action pair; `width` is the number of actions if the rows of whole states fill a vector, else 0.
+"""
 
 from __future__ import annotations
+
+import numpy as np
 
 from ._jit import inlined
 from ._simd import (
@@ -24,23 +29,50 @@ from ._simd import (
     vswap4,
 )
 
-__all__ = ["AHEAD", "four_alike", "group_each", "group_min", "group_sum", "is_policy", "share", "worth_prefetching"]
+__all__ = [
+    "AHEAD", "MANY", "NEAR", "SCATTERED", "four_alike", "group_each", "group_min", "group_sum", "is_policy", "leads_far", "share",
+    "worth_prefetching",
+]  # fmt: skip
 
 AHEAD = 256
 """How many transitions before their use memory is asked for them."""
+NEAR = 64
+"""How many transitions before their use memory is asked for the numbers that they multiply: what a far cache takes for eight rows."""
+MANY = 1 << 18
+"""Numbers from which a second-level cache does not hold them, nor a third-level one beside the transitions that pass through it."""
+SCATTERED = 1 << 13
+"""Neighbours lead so far apart that what one has read is of no use to the other."""
 _FROM_MEMORY = 1 << 20
 """Transitions of a block from which they come from memory, not from a cache."""
 
 
 @inlined
 def worth_prefetching(indptr, start, n_rows):
-    """Whether a CSR block of `n_rows` rows is so large that the processor's own prefetching is not enough."""
+    """Whether a CSR block of `n_rows` rows is so large that the processor's automatic prefetching is not enough."""
     return indptr[start + n_rows] - indptr[start] >= _FROM_MEMORY
 
 
 @inlined
+def leads_far(model, h, lo, hi):
+    """Whether rows lo..hi-1 of a CSR layer lead to places of the next one so many and so scattered that no cache holds them."""
+    layers, indptr, indices = model.layers, model.indptr, model.indices
+    far = 0
+    if layers[h + 2] - layers[h + 1] >= MANY:
+        first, end = model.rows[layers[h]], model.rows[layers[h + 1]]
+        start = model.block[h] - first
+        # The same action in the next state: in a band it leads to a place near by.
+        step = (end - first) // (layers[h + 1] - layers[h])
+        for r in range(lo, min(lo + 8, hi - step)):
+            here = np.int64(indices[(indptr[start + r] + indptr[start + r + 1]) // 2])
+            there = np.int64(indices[(indptr[start + r + step] + indptr[start + r + step + 1]) // 2])
+            if abs(here - there) >= SCATTERED:
+                far += 1
+    return far > 4
+
+
+@inlined
 def group_sum(x, width):
-    """In every lane, the sum over its group of `width` lanes, as a tree."""
+    """In every lane, the sum over its group of `width` lanes, added pairwise."""
     x = vadd(x, vswap1(x))
     if width > 2:
         x = vadd(x, vswap2(x))
@@ -51,7 +83,7 @@ def group_sum(x, width):
 
 @inlined
 def group_min(x, width):
-    """In every lane, the least of its group of `width` lanes."""
+    """In every lane, the minimum over its group of `width` lanes."""
     x = vmin(x, vswap1(x))
     if width > 2:
         x = vmin(x, vswap2(x))
@@ -62,7 +94,7 @@ def group_min(x, width):
 
 @inlined
 def group_each(x, width):
-    """The first lanes of `x`, one for each group of `width` lanes."""
+    """The first lanes of `x`, each repeated `width` times."""
     if width == 2:
         return vspread2(x)
     if width == 4:
@@ -72,14 +104,14 @@ def group_each(x, width):
 
 @inlined
 def four_alike(rows, s):
-    """Whether states s..s+3 have as many rows each."""
+    """Whether states s..s+3 have equally many rows."""
     n = rows[s + 1] - rows[s]
     return rows[s + 2] - rows[s + 1] == n and rows[s + 3] - rows[s + 2] == n and rows[s + 4] - rows[s + 3] == n
 
 
 @inlined
 def is_policy(policy, rows, lo, hi, width, tolerance):
-    """Whether the rows of states lo..hi-1 hold probabilities that sum to 1 within `tolerance`, up to its rounding."""
+    """Whether `policy` has probabilities that sum to 1 within `tolerance` in each of the states lo..hi-1."""
     r = rows[lo]
     s = lo
     fault = 0.0
@@ -94,13 +126,13 @@ def is_policy(policy, rows, lo, hi, width, tolerance):
             miss = vsub(group_sum(p, width), one)
             worst = vmax(vmul(miss, miss), worst)
             least = vmin(p, least)
-            # Not a number from the first on that is not finite.
+            # NaN as soon as one entry is not finite.
             strange = vfma(miss, zero, strange)
             r += 8
             s += 8 // width
         faults = vadd(vabove(worst, vset(tolerance * tolerance)), vabove(vsub(zero, least), zero))
         fault = vsum(vadd(faults, strange))
-    # Four states of as many actions at a time: one sum would wait for each addition to finish.
+    # Four states with equally many actions at a time, since the additions of a single sum wait for one another.
     while s + 4 <= hi and four_alike(rows, s):
         n = rows[s + 1] - r
         x = (0.0, 0.0, 0.0, 0.0)
@@ -134,5 +166,5 @@ def is_policy(policy, rows, lo, hi, width, tolerance):
 
 @inlined
 def share(size, me, n):
-    """Where the share of thread `me` of `n` begins, in eights of states: which rows fill a vector does not depend on n."""
+    """First state of the share of thread `me` of `n`: a multiple of 8, so that which rows fill a vector does not depend on n."""
     return size if me == n else size // 8 * me // n * 8

@@ -19,13 +19,13 @@ COMPILED = not numba.config.DISABLE_JIT
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy"}
 if hasattr(cpu_target.options, "_nrt"):
-    # Kernels make no arrays. With Numba's runtime, each part that is inlined into a kernel counts the references of its
-    # arrays, once a layer: a third of a small sweep. The option is not a public one, hence the question.
+    # Kernels allocate no arrays, so they do without Numba's runtime (NRT): with it, each inlined part counts references to its
+    # arrays, once per layer, which is a third of the time of a small sweep. The option is not public, so it may be missing.
     _OPTIONS["_nrt"] = False
 
 
 def _fingerprint() -> str:
-    """Hash of every kernel source and of the options: a cached kernel inlines its callees, so all of them are its key."""
+    """Hash of the options and of all kernel sources, since a cached kernel contains the code of its inlined callees."""
     digest = hashlib.sha256(repr(sorted(_OPTIONS.items())).encode())
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -33,43 +33,43 @@ def _fingerprint() -> str:
 
 
 KEY = "" if numba.config.DISABLE_JIT else _fingerprint()
-"""What code compiled from these kernels depends on beside its own source."""
+"""Identifies the kernels: compiled code that uses them must be compiled again when it changes."""
 
 
 class _KernelCache(caching.FunctionCache):
-    """Numba's disk cache, keyed also by the sources of all kernels (Numba alone looks at the kernel's own file)."""
+    """Numba's disk cache with the sources of all kernels in the key; Numba itself considers only the file of the kernel."""
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), KEY)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """A file that is damaged (empty, cut short, of another program) is a miss."""
+        """A damaged file (empty, cut short, from another program) counts as a miss."""
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:
-            _say(f"a file of the kernel cache in {self.cache_path} cannot be read", error)
+            _warn_once(f"a file of the kernel cache in {self.cache_path} cannot be read", error)
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """A kernel that cannot be written is compiled anew by the next process."""
+        """A kernel that cannot be written to the cache is compiled again by the next process."""
         try:
             try:
                 super().save_overload(sig, data)
             except OSError:
                 raise
             except Exception:
-                # Numba reads the index before it adds to it: begin a new one in the place of a damaged one.
+                # Numba reads the index before adding to it: replace a damaged index by a new one.
                 self.flush()
                 super().save_overload(sig, data)
         except OSError as error:
-            _say(f"the kernel cache in {self.cache_path} cannot be written", error)
+            _warn_once(f"the kernel cache in {self.cache_path} cannot be written", error)
 
 
 _warned = False
 
 
-def _say(what: str, error: Exception) -> None:
-    """Warn of the cache, once in a process."""
+def _warn_once(what: str, error: Exception) -> None:
+    """Warn about the kernel cache, once in a process."""
     global _warned
     if not _warned:
         _warned = True
@@ -87,7 +87,7 @@ def _compile(function: Callable[..., Any], **options: Any) -> Any:
     try:
         compiled._cache = _KernelCache(function)
     except (RuntimeError, OSError) as error:
-        _say("no kernel cache can be written", error)
+        _warn_once("no kernel cache can be written", error)
     return compiled
 
 
@@ -97,10 +97,10 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def brief(function: Callable[..., Any]) -> Any:
-    """As `kernel`, for work of microseconds: a lock given up for so short may take milliseconds to get back."""
+    """Like `kernel`, for work of microseconds: keeps the interpreter's lock, since getting it back may take milliseconds."""
     return _compile(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """A part of kernels that is written into each of its callers: handing over many arrays costs more than a small layer."""
+    """A part of kernels, inlined into each of its callers: passing many arrays to a function costs more than a small layer."""
     return numba.njit(inline="always", **_OPTIONS)(function)

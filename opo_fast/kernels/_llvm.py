@@ -1,4 +1,4 @@
-"""The vector words of `_simd` as intrinsics: each writes its LLVM instructions into the kernel that calls it.
+"""The vector operations of `_simd` as intrinsics: each writes its LLVM instructions into the kernel that calls it.
 
 With ``NUMBA_BOUNDSCHECK=1`` every position that is read or written is checked, as Numba checks its own.
 """
@@ -17,9 +17,9 @@ from numba.np import arrayobj
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "fma", "prefetch", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "vabove", "vadd", "vdiv", "vector", "vexp", "vfma", "vgather",
-    "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum",
-    "vswap1", "vswap2", "vswap4",
+    "fma", "prefetch", "qask", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "vabove", "vadd", "vdiv", "vector", "vexp", "vfma",
+    "vgather", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub",
+    "vsum", "vswap1", "vswap2", "vswap4",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
@@ -144,7 +144,7 @@ def build_transpose(builder: Any, vectors: list[Any]) -> list[Any]:
 
 
 class Elements:
-    """Elements of one contiguous array, in the kernel that is being compiled."""
+    """Access to the elements of a contiguous array, in the kernel that is being compiled."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any, array: Any) -> None:
         self.context, self.builder, self.dtype = context, builder, array_type.dtype
@@ -154,7 +154,7 @@ class Elements:
         return self.builder.gep(self.array.data, [i])
 
     def line(self, line: Any, i: Any) -> Any:
-        """Position of element i of a line of a matrix."""
+        """Position of element i in one line of a matrix."""
         self._check(line, 1, self.builder.extract_value(self.array.shape, 0))
         width = self.builder.extract_value(self.array.shape, 1)
         self._check(i, LANES, width)
@@ -226,7 +226,7 @@ def _pick(comparison: str) -> Callable[..., Any]:
 
 @intrinsic
 def vector(typingctx: Any, array: Any) -> Any:
-    """Refuse, while a kernel is compiled, what is no contiguous vector of float64 that may be written to."""
+    """Refuse, while a kernel is compiled, an array that is not a writable contiguous vector of float64."""
     if array != types.Array(F8, 1, "C"):
         raise errors.TypingError(f"opo_fast.kernels: a writable contiguous vector of float64 is needed in the place of {array}")
     return types.void(array), lambda context, builder, sig, args: context.get_dummy_value()
@@ -264,16 +264,19 @@ def vstore(typingctx: Any, array: Any, i: Any, v: Any) -> Any:
     return types.void(array, I8, V8), generate
 
 
+def _ask(builder: Any, address: Any) -> None:
+    pointer = builder.bitcast(address, ir.PointerType(ir.IntType(8)))
+    function = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+    read, near, is_data = (ir.Constant(_I32, x) for x in (0, 3, 1))
+    builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8"), [pointer, read, near, is_data])
+
+
 @intrinsic
 def prefetch(typingctx: Any, array: Any, i: Any) -> Any:
     """Start to load the line of element `i`, which may lie beyond the array."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = Elements(context, builder, sig.args[0], args[0]).address(args[1])
-        pointer = builder.bitcast(address, ir.PointerType(ir.IntType(8)))
-        function = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-        read, near, is_data = (ir.Constant(_I32, x) for x in (0, 3, 1))
-        builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8"), [pointer, read, near, is_data])
+        _ask(builder, Elements(context, builder, sig.args[0], args[0]).address(args[1]))
         return context.get_dummy_value()
 
     return types.void(array, I8), generate
@@ -341,6 +344,21 @@ def vgather(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
 
 
 @intrinsic
+def qask(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
+    """Start to load elements v0 + indices[p], ..., v0 + indices[p + 3], which may lie beyond the array `v`."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
+        first = values.address(args[1])
+        for m in range(4):
+            j = positions.read(builder.add(args[3], ir.Constant(I64, m)))
+            _ask(builder, builder.gep(first, [j]))
+        return context.get_dummy_value()
+
+    return types.void(v, I8, indices, I8), generate
+
+
+@intrinsic
 def qdot(typingctx: Any, data: Any, indices: Any, p: Any, v: Any, v0: Any, sums: Any) -> Any:
     """sums[m] += data[p + m] v[v0 + indices[p + m]] for m = 0..3."""
 
@@ -354,7 +372,7 @@ def qdot(typingctx: Any, data: Any, indices: Any, p: Any, v: Any, v0: Any, sums:
 
 @intrinsic
 def view(typingctx: Any, address: Any, size: Any, like: Any) -> Any:
-    """The contiguous array of `size` numbers at an address, of the type of `like`. Who holds the memory is not this array's concern."""
+    """The contiguous array of `size` numbers at an address, with the dtype of `like`. It does not keep the memory alive."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = context.get_data_type(like.dtype)

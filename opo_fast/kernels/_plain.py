@@ -1,4 +1,4 @@
-"""The words of `_simd` in plain NumPy; `_llvm` says what each does. Every position is checked."""
+"""The vector operations of `_simd` in plain NumPy; `_llvm` and `_tiles` document them. Every position is checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ._constants import EXP_MIN, LANES
 
 __all__ = [
-    "clamped", "fma", "prefetch", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload",
+    "clamped", "fma", "prefetch", "qask", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload",
     "tload_lines", "tmerge", "touter", "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv",
     "vector", "vexp", "vfma", "vgather", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2",
     "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
@@ -55,7 +55,7 @@ def vsum(v):
 
 
 def fma(a, b, c):
-    # As compiled, whatever the precision of what is given.
+    # In double precision like the compiled one, whatever the dtype of the arguments.
     return float(a) * float(b) + float(c)
 
 
@@ -110,6 +110,10 @@ def qfirst(v):
 
 def qsum(v, first):
     return (first + v[2]) + (v[1] + v[3])
+
+
+def qask(v, v0, indices, p):
+    assert 0 <= p <= indices.size - 4
 
 
 def qdot(data, indices, p, v, v0, sums):

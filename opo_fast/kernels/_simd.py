@@ -1,12 +1,12 @@
-"""A small vocabulary of eight-lane vectors for kernels, with bits that do not depend on the machine.
+"""Operations on vectors of eight lanes for kernels; their bits do not depend on the machine.
 
-Each word is one LLVM operation on ``<8 x double>`` (two or four registers where the machine's are narrower), so the
-order of every sum is written in the source. The words that begin with t take a *tile*, a tuple of k vectors or of k
-numbers, and stand for k operations each, which are written out while the kernel is compiled. How large k is, `strided`
-or `clamped` say: the tuple of positions that a tile is read from.
+Each operation is one LLVM operation on ``<8 x double>`` (in two or four registers if those of the machine are narrower), so the order
+of every sum is written in the source. Operations that begin with t work on a *tile*, a tuple of k vectors or of k numbers; the
+compiler unrolls each into k operations. The tuple of positions from which a tile is read, made by `strided` or `clamped`, determines
+k.
 
-``_llvm`` and ``_tiles`` have the words as compiled code. With ``NUMBA_DISABLE_JIT=1`` the same words are those of
-``_plain``, plain NumPy, for coverage and bounds checks (there a multiply-add rounds twice).
+``_llvm`` and ``_tiles`` have the compiled operations. With ``NUMBA_DISABLE_JIT=1`` they are replaced by those of ``_plain``, in plain
+NumPy, for coverage and bounds checks (a multiply-add then rounds twice).
 """
 
 from __future__ import annotations

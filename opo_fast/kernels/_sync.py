@@ -1,13 +1,13 @@
-"""Several threads inside one kernel: they are called in, meet after each layer, and are let go.
+"""Several threads inside one kernel: they join a call, synchronise after each layer, and leave.
 
-Handing parts of a layer to a thread pool costs some 50 microseconds a layer; here threads enter a kernel once and meet
-after each layer. They never need the interpreter: a worker waits in `serve`, and a call made with `n` threads writes down
-its own arguments and address, opens a door, and waits a moment. Whoever came in by then takes part; the door is shut, and
-the number of threads is what it turned out to be. A worker that comes late finds the door shut and goes back to wait, so a
-processor that is busy costs no more than that moment.
+Passing parts of a layer to a thread pool would cost some 50 microseconds per layer; here threads enter a kernel once and synchronise
+at a barrier after each layer. They never need the interpreter: workers wait in the kernel `serve`. A call that wants `n` threads
+stores its arguments and its address, opens a door, and waits a moment for workers to come in. Then it closes the door and runs with
+the threads that have joined. A worker that comes too late finds the door closed and waits again, so a busy processor delays a call by
+no more than that moment.
 
-All of this happens in `gate`, an int64 array of `GATE` zeros. Waiting means looking for some microseconds, then sleeping
-until another thread changes the word that is waited for; beside each such word is the number of threads that sleep on it.
+All state is in `gate`, an int64 array of `GATE` zeros. A waiting thread first polls for some microseconds, then sleeps until another
+thread changes the word on which it waits; the next word counts the threads that sleep there.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from ._jit import COMPILED, brief, inlined, kernel
 
 __all__ = ["GATE", "JOINED", "KEEP", "PATIENCE", "STOP", "entrance", "meet", "release", "serve"]
 
-# Each word that several threads look at has a cache line, and sleepers are counted in the word after it.
+# Each word on which threads wait has its own cache line; the word after it counts the sleeping threads.
 _TURN, _COUNT, _JOB, _GO, _DONE = 0, 8, 16, 24, 32
 _DOOR, _WANTED, _CODE, _FRAME, _TOLD = 40, 41, 42, 43, 44
 STOP, PATIENCE, JOINED = 48, 49, 50
-"""Words of `gate`: workers end where it is not 0; nanoseconds for workers to come in; threads of the last call."""
+"""Words of `gate`: if not 0, workers end; nanoseconds that workers have to join a call; number of threads of the last call."""
 GATE = 64
 
 SPIN = 10_000
-"""Nanoseconds of looking before sleeping: a wake-up costs as much."""
+"""Nanoseconds of polling before sleeping, about as much as a wake-up costs."""
 _IDLE = 3_000
-"""The same where there is no work to wait for."""
+"""The same for a worker that waits for a call."""
 _NAPS = 1000
-"""Where the system offers no sleep on a word: naps of a millisecond, after which a worker without work ends."""
+"""If the system cannot sleep on a word, threads sleep for a millisecond at a time; after so many naps, an idle worker ends."""
 
 _FUTEX = {"x86_64": 202, "AMD64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platform.machine(), 0) * (sys.platform == "linux")
-"""Number of the system call that sleeps on a word; 0: naps instead."""
+"""Number of the system call that sleeps on a word; 0 if there is none, and threads take naps."""
 KEEP = _FUTEX > 0
-"""Whether a worker waits as long as it takes."""
+"""Whether idle workers wait forever."""
 _INT, _I32, _VOID = ir.IntType(64), ir.IntType(32), ir.VoidType()
 
 
@@ -73,7 +73,7 @@ if COMPILED:
     def _read_and(operation: str) -> Any:
         @intrinsic
         def change(typingctx: Any, array: Any, i: Any, x: Any) -> Any:
-            """The word's value, which then is changed."""
+            """Change a word, and return its value before the change."""
 
             def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
                 return builder.atomic_rmw(operation, _address(context, builder, sig, args), args[2], "seq_cst")
@@ -87,7 +87,7 @@ if COMPILED:
 
     @intrinsic
     def _replace(typingctx: Any, array: Any, i: Any, old: Any, new: Any) -> Any:
-        """Put `new` where the word is `old`; whether it was."""
+        """Set a word to `new` if it is `old`; whether it was."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             result = builder.cmpxchg(_address(context, builder, sig, args), args[2], args[3], "seq_cst", "seq_cst")
@@ -97,7 +97,7 @@ if COMPILED:
 
     @intrinsic
     def _now(typingctx: Any) -> Any:
-        """Nanoseconds of a clock that runs on."""
+        """Nanoseconds of a monotonic clock."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             if sys.platform == "win32":
@@ -121,7 +121,7 @@ if COMPILED:
 
     @intrinsic
     def _sleep(typingctx: Any, array: Any, i: Any, value: Any, nap: Any) -> Any:
-        """Sleep while the word is `value`, or for `nap` microseconds where the system cannot; it may wake for no reason."""
+        """Sleep while the word is `value`, or for `nap` microseconds if the system cannot; may wake up for no reason."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             if _FUTEX:
@@ -144,7 +144,7 @@ if COMPILED:
 
     @intrinsic
     def _told(typingctx: Any, x: Any) -> Any:
-        """1 where a kernel's result is true; nothing is not."""
+        """1 if the result of a kernel is true, else 0; None counts as false."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             if isinstance(x, types.NoneType):
@@ -155,7 +155,7 @@ if COMPILED:
 
     @intrinsic
     def _code(typingctx: Any) -> Any:
-        """Address of a function (frame, me) that calls the function around this with the arguments in `frame` (see `_frame`)."""
+        """Address of a function (frame, me) that calls the enclosing function with the arguments in `frame` (see `_frame`)."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             around = builder.function
@@ -165,7 +165,7 @@ if COMPILED:
             inner = ir.IRBuilder(call.append_basic_block())
             saved = inner.inttoptr(call.args[0], frame.as_pointer())
             values = [inner.load(cgutils.gep_inbounds(inner, saved, 0, i)) for i in range(len(around.args))]
-            # A place of its own for what it returns, and its own number, the first argument of an entrance.
+            # Separate memory for the return value, and the number `me`, which is the first argument of an entrance.
             values[:2] = [inner.alloca(arg.type.pointee) for arg in around.args[:2]]
             values[2] = call.args[1]
             inner.call(around, values, attrs=("noinline",))
@@ -176,7 +176,7 @@ if COMPILED:
 
     @intrinsic
     def _frame(typingctx: Any) -> Any:
-        """Address of a copy of the arguments of the function around this, as its machine code gets them."""
+        """Address of a copy of the arguments of the enclosing function, as its machine code receives them."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             arguments = builder.function.args
@@ -198,7 +198,7 @@ if COMPILED:
 
 @brief
 def _wait(gate, i, value, spin):
-    """Wait while word `i` is `value`: look for `spin` nanoseconds, then sleep. False where naps went on for a second."""
+    """Wait while word `i` is `value`: poll for `spin` nanoseconds, then sleep. False if a second of naps was not enough."""
     end = 0
     looks = 0
     while _get(gate, i) == value:
@@ -225,7 +225,7 @@ def _wait(gate, i, value, spin):
 
 @inlined
 def _set(gate, i, value):
-    """Change word `i` and wake whoever sleeps on it."""
+    """Set word `i`, and wake all threads that sleep on it."""
     _swap(gate, i, value)
     if _get(gate, i + 1) > 0:
         _wake(gate, i, 1 << 30)
@@ -233,7 +233,7 @@ def _set(gate, i, value):
 
 @inlined
 def meet(gate, me, n):
-    """Wait until all `n` threads are here, of which this is `me`; what each wrote before, all see after."""
+    """Barrier: thread `me` waits for all `n` threads; after it, each sees what the others wrote before it."""
     if n > 1:
         turn = _get(gate, _TURN)
         if _add(gate, _COUNT, 1) == n - 1:
@@ -246,7 +246,7 @@ def meet(gate, me, n):
 
 @brief
 def _call_in(gate, n, code, frame):
-    """Open the door to `n - 1` workers for as long as `gate[PATIENCE]` says; the number of threads, this one among them."""
+    """Let up to `n - 1` workers join for `gate[PATIENCE]` nanoseconds; returns the number of threads, including this one."""
     _swap(gate, _GO, 0)
     _swap(gate, _DONE, 0)
     _swap(gate, _TOLD, 0)
@@ -273,7 +273,7 @@ def _call_in(gate, n, code, frame):
 
 @inlined
 def _enter(gate, me, n):
-    # `_code` and `_frame` are about the function that this is written into.
+    # `_code` and `_frame` refer to the function into which this is inlined.
     if me > 0:
         while not _wait(gate, _GO, 0, SPIN):
             pass
@@ -285,11 +285,11 @@ def _enter(gate, me, n):
 
 @brief
 def _leave(gate, me, n, told):
-    """Wait until the others have left: the arguments are this thread's. What it was told, the others' words added."""
+    """Thread 0 waits until the others have left, since its arguments are in use until then. Returns the sum of all threads' results."""
     if n > 1:
         if me > 0:
             _add(gate, _TOLD, told)
-            # Nothing of this call may be touched after that.
+            # From here on, nothing of this call may be accessed.
             if _add(gate, _DONE, 1) == n - 2 and _get(gate, _DONE + 1) > 0:
                 _wake(gate, _DONE, 1)
         else:
@@ -303,7 +303,7 @@ def _leave(gate, me, n, told):
 
 @kernel
 def serve(gate):
-    """What a worker does: come in where a door is open, until `gate[STOP]` is not 0 (or, with naps, after an idle second)."""
+    """The loop of a worker: join calls until `gate[STOP]` is not 0 (or, with naps, until an idle second has passed)."""
     here = True
     while here and _get(gate, STOP) == 0:
         job = _get(gate, _JOB)
@@ -316,24 +316,24 @@ def serve(gate):
 
 @brief
 def release(gate):
-    """Let all workers end."""
+    """End all workers."""
     _swap(gate, STOP, 1)
     _set(gate, _JOB, _get(gate, _JOB) + 1)
 
 
 def entrance(function: Any) -> Any:
-    """Compile `function`, which has arguments `me`, `n` and `gate`, as one that calls workers in.
+    """Compile `function`, which has arguments `me`, `n` and `gate`, as a kernel that workers join.
 
     Parameters
     ----------
-    function : a kernel
-        Every thread calls it with the same arguments but `me`; all must make the same meetings.
+    function : kernel
+        Every thread calls it with the same arguments, except for `me`. All must pass the same barriers.
 
     Returns
     -------
     kernel
-        ``(me, n, gate, *the others in their order)``. Called with me = 0 and n threads wanted; it returns whether one of
-        the threads returned something true (an int).
+        ``(me, n, gate, *other arguments in their order)``, to be called with me = 0 and n = the number of threads that are wanted. It
+        returns an int, which is not 0 if the call of any thread returned a true value.
     """
     part = function.py_func
     names = list(inspect.signature(part).parameters)
@@ -344,7 +344,7 @@ def entrance(function: Any) -> Any:
         f"    n = _enter(gate, me, n)\n"
         f"    return _leave(gate, me, n, _told(_part({', '.join(names)})))\n"
     )
-    # Compiled code is cached beside the kernel's: under the name of its file.
+    # Compiled under the file name of the kernel, so that both are cached together.
     scope = {"__name__": part.__module__, "_enter": _enter, "_leave": _leave, "_told": _told, "_part": inlined(part)}
     exec(compile(source, inspect.getfile(part), "exec"), scope)
     return kernel(scope[name])

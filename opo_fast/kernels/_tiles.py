@@ -1,4 +1,4 @@
-"""The words of `_simd` that take tiles, as intrinsics: k operations each, which are written out into the kernel that calls."""
+"""The operations of `_simd` on tiles, as intrinsics: each is unrolled into k operations in the kernel that calls it."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _entries(builder: Any, x: Any, kind: Any, count: int) -> list[Any]:
     return cgutils.unpack_tuple(builder, x) if isinstance(kind, types.BaseTuple) else [x] * count
 
 
-# The words that multiply read one entry, use it and read the next: where a loop has more entries than the machine has
+# Operations that multiply read one entry, use it, and read the next: if a loop has more entries than the machine has
 # registers, reading all of them first would store and load most again.
 
 

@@ -11,7 +11,7 @@ from .packed import packed_steps, packed_visits
 from .packed_self_tuning import packed_self_tuning_steps
 from .weights import count_saturated
 
-__all__ = ["packed_ahead", "packed_fit_runs", "packed_round", "packed_self_tuning_ahead"]
+__all__ = ["packed_ahead", "packed_fit_runs", "packed_self_tuning_ahead"]
 
 
 @kernel
@@ -91,32 +91,3 @@ def packed_fit_runs(
             lower, table[:count], none, order, store, regret, v, gap, total, log_actions, moved, none, d, w,
         )  # fmt: skip
         begin = end
-
-
-@kernel
-def packed_round(steps, n_steps):
-    """`n_steps` steps of `packed_steps` in a store that may be shorter: where it is full, the current policy moves to its first line.
-
-    Past policies are thus lost once the visits have counted them. Returns the line of the current policy.
-    """
-    (
-        block, layers, rows, _, k, greedy, count_actions, data, losses, visits, store, sum_q, v, d, w, half_loss, half_dynamics, weight,
-        eta,
-    ) = steps  # fmt: skip
-    done = 0
-    while done < n_steps:
-        if k + 1 == store.shape[0]:
-            # Those before the first step are counted already.
-            if done > 0:
-                packed_visits(block, layers, rows, data, store, k - 1, 1, d, w, visits)
-            for x in range(store.shape[1]):
-                store[0, x] = store[k, x]
-            k = 0
-        length = min(n_steps - done, store.shape[0] - 1 - k)
-        packed_steps(
-            block, layers, rows, length, k, greedy, count_actions, data, losses, visits, store, sum_q, v, d, w, half_loss, half_dynamics,
-            weight, eta,
-        )  # fmt: skip
-        k += length
-        done += length
-    return k

@@ -1,6 +1,7 @@
-"""Many policies under one dynamics: a lane per policy, so that the model is read once for all of them.
+"""Occupancies of many policies under one dynamics: each lane is a policy, so the model is read once for all of them.
 
-The bits are those of `forward.visit`, one policy after the other: the same partial sums in the same order.
+The bits are those of `forward.visit` for one policy after the other: the same partial sums in the same order. A row is an allowed
+state-action pair, its weight is its occupancy.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from .forward import TINY, merge
 __all__ = ["BATCH", "lane_scatter", "lane_weights", "visit_batch_csr", "visit_batch_dense"]
 
 BATCH = 32
-"""Policies of a large batch of a dense dynamics."""
+"""Number of policies in a large batch under a dense dynamics."""
 ROWS_AHEAD = 64
-"""How many rows before their use memory is asked for past policies, eight streams at a time."""
+"""Past policies are prefetched so many rows ahead of their use."""
 BLOCK = 512
-"""Rows of a large batch whose weights are used for several next states in a row."""
+"""Number of rows of a large batch whose weights are used for several next states while they are in the cache."""
 
 
 @inlined
 def _dots(model, h, own, lo, hi, d, d0):
     """Occupancy of next states lo..hi-1 of layer h under eight policies: d[d0 + 8 j] = sum_i P(j | row i) w[w0 + 8 i]."""
-    # Three next states at a time, which fills the registers; the last ones may be done twice.
+    # Three next states at a time, which fills the registers; the last ones may be computed twice.
     n_rows = model.rows[model.layers[h + 1]] - model.rows[model.layers[h]]
     full = n_rows // 8 * 8
     for j in range(lo, hi, 3):
@@ -64,19 +65,21 @@ def _dots(model, h, own, lo, hi, d, d0):
 @inlined
 def _block_sums(data, o, first, end, own):
     """Add rows first..end-1 to the partial sums of four next states under 32 policies."""
+    # One of the eight partial sums, whose rows are every eighth, for four next states times one vector of policies. (Times four
+    # vectors, the sums would not fit sixteen registers and be stored and loaded again for each row.)
     for part in range(8):
-        # One of the eight partial sums, whose rows are every eighth, for four next states times four vectors of policies.
-        p = strided(own.sums0 + 128 * part, 8, 16)
-        a = tload(own.sums, p, 0)
-        for i in range(first + part, end, 8):
-            a = touter(data, o, i, tload(own.w, strided(own.w0 + 32 * i, 8, 4), 0), a)
-        tstore(own.sums, p, 0, a)
+        for g in range(0, 32, 8):
+            p = strided(own.sums0 + 128 * part + g, 32, 4)
+            a = tload(own.sums, p, 0)
+            for i in range(first + part, end, 8):
+                a = touter(data, o, i, (vload(own.w, own.w0 + 32 * i + g),), a)
+            tstore(own.sums, p, 0, a)
 
 
 @inlined
 def _many_dots(model, h, own, lo, hi, d, d0):
     """The same under 32 policies."""
-    # A vector unit multiplies as fast as it loads, so that each number that is loaded should be used more than once.
+    # A vector unit multiplies as fast as it loads, so that each vector that is loaded should be used more than once.
     n_rows = model.rows[model.layers[h + 1]] - model.rows[model.layers[h]]
     full = n_rows // 8 * 8
     for j in range(lo, hi, 4):
@@ -96,7 +99,7 @@ def _many_dots(model, h, own, lo, hi, d, d0):
 
 @inlined
 def lane_scatter(model, h, lo, hi, w, w0, d, d0):
-    """Add what rows lo..hi-1 of layer h send to the next states under eight policies; `w` holds row lo at w0."""
+    """Add the share of rows lo..hi-1 of layer h in the occupancies of the next states under eight policies; row lo is at w[w0]."""
     base = np.uint64(d0)
     start = model.block[h] - model.rows[model.layers[h]]
     for r in range(lo, hi):
@@ -112,8 +115,8 @@ def lane_scatter(model, h, lo, hi, w, w0, d, d0):
 
 @inlined
 def _policies(batch, g, r, to, w):
-    """Rows r..r+7 of policies g..g+7 of the batch, row by row, to w[to + lanes * (0..7)]."""
-    # A policy beyond the last has occupancy 0 everywhere, whatever is read for it.
+    """Copy rows r..r+7 of policies g..g+7 of the batch to w[to + lanes * (0..7)], row by row."""
+    # Lanes beyond the last policy have occupancy 0 everywhere, so it does not matter what is read for them.
     line = batch.k + min(g, batch.count - 1)
     last = batch.k + batch.count - 1
     for x in range(line, min(line + 8, last + 1)):
@@ -124,7 +127,7 @@ def _policies(batch, g, r, to, w):
 
 @inlined
 def lane_weights(rows, lo, hi, batch, d, d0, w, w0):
-    """Weights of the rows of states lo..hi-1 for all lanes, row lo at w0; `d` holds state lo at d0."""
+    """Weights of the rows of states lo..hi-1 for all lanes, from w[w0] on; state lo is at d[d0]."""
     tiny = vset(TINY)
     lanes = batch.lanes
     r0 = rows[lo]
@@ -148,8 +151,8 @@ def lane_weights(rows, lo, hi, batch, d, d0, w, w0):
 
 @inlined
 def _add(w, w0, lo, hi, batch, visits):
-    """Add the weights of rows lo..hi-1 to `visits`, the policies of each row in their order."""
-    # Eight rows at a time. (Adding the 0 of a policy beyond the last is no change.)
+    """Add the weights of rows lo..hi-1 to `visits`; for each row, in the order of the policies."""
+    # Eight rows at a time. Lanes beyond the last policy add 0.
     full = lo + (hi - lo) // 8 * 8
     for r in range(lo, full, 8):
         total = vload(visits, r)
@@ -168,12 +171,11 @@ def _add(w, w0, lo, hi, batch, visits):
 def visit_batch_dense(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, shared, lanes, store, k, count, d, w, visits, sums
 ):  # fmt: skip
-    """Add the occupancies of policies store[k..k+count-1] to `visits`, in this order: what thread `me` of `n` does.
+    """Add the occupancies of policies store[k..k+count-1] to `visits`, in this order: the work of thread `me` of `n`.
 
-    Each thread takes `lanes` policies at a time, `LANES` or `BATCH`, and shares nothing but the turns in which they add. With
-    `shared`, for at most `lanes` policies in all, each takes some of the next states of each layer instead. For each thread
-    and lane, `d` has room for two layers of states and `w` for a layer of rows; `sums` has 1,024 numbers per thread (for
-    `BATCH`).
+    Each thread takes `lanes` policies at a time, `LANES` or `BATCH`; the threads synchronise only to add to `visits` in turn. With
+    `shared`, for at most `lanes` policies in all, each thread takes a part of the next states of each layer instead. For each thread
+    and lane, `d` has the size of two layers of states and `w` of a layer of rows; `sums` has 1,024 numbers per thread (for `BATCH`).
     """
     horizon = block.size
     model = Model(kind, data, indptr, indices, block, layers, rows)
@@ -214,7 +216,7 @@ def visit_batch_dense(
 
 @inlined
 def _send_layer(model, team, h, batch, work, d, now, visits):
-    """Weights of this thread's parts of CSR layer h, sent on to the parts' vectors; `d` holds the layer's states at `now`."""
+    """Weights of this thread's parts of CSR layer h, and the parts' sums for the next states; the states of the layer are at d[now]."""
     s0 = model.layers[h]
     size = model.layers[h + 1] - s0
     n_next = model.layers[h + 2] - model.layers[h + 1] if h < model.block.size - 1 else 0
@@ -236,9 +238,9 @@ def _send_layer(model, team, h, batch, work, d, now, visits):
 def visit_batch_csr(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, store, k, count, d, w, visits, private
 ):  # fmt: skip
-    """The same of at most `LANES` policies for a CSR dynamics, whose layers the threads share, part by part.
+    """The same for at most `LANES` policies under a CSR dynamics; the threads share the parts of each layer.
 
-    Per lane, `d` has room for two layers of states, `w` for a layer of rows and `private` for `n_parts` layers of states.
+    For each lane, `d` has the size of two layers of states, `w` of a layer of rows, and `private` of `n_parts` layers of states.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)

@@ -1,6 +1,6 @@
 """The policy chain at one context: visits of the newest policy, optimistic backup, policy step, and runs of steps.
 
-Visits N, losses f, the running sums of Q and the policies are per row; `store` holds one policy per line.
+Visits N, losses f, sums of Q and policies have one number per row (allowed state-action pair); `store` has one policy per line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["backup", "chain_steps", "optimistic_losses"]
 
 @inlined
 def optimistic_losses(lo, hi, losses, visits, rule, h, q):
-    """Losses minus bonus of rows lo..hi-1 of layer h, from q[0] on."""
+    """q[r - lo] = loss minus bonus, for rows lo..hi-1 of layer h."""
     one = vset(1.0)
     half_dynamics = rule.half_dynamics[h]
     half_loss8 = vset(rule.half_loss)
@@ -37,9 +37,9 @@ def optimistic_losses(lo, hi, losses, visits, rule, h, q):
 
 @inlined
 def _greedy_step(rows, lo, hi, q, policy, v):
-    """The least Q of states lo..hi-1, raised to 0, into `v`, and the first row that has it into `policy`.
+    """v(s) = max{0, min Q} for states lo..hi-1; `policy` is 1 at the first row with the least Q, else 0.
 
-    Raising Q before its least is looked for would make all unexplored rows alike.
+    If Q were raised to 0 before the minimum is taken, all unexplored rows would tie.
     """
     r0 = rows[lo]
     for s in range(lo, hi):
@@ -54,7 +54,7 @@ def _greedy_step(rows, lo, hi, q, policy, v):
 
 @inlined
 def _step_vectors(rows, lo, full, width, eta, step, q):
-    """Values and policy step of the first `full` rows from state lo on, whole vectors of whole states: all remains in registers."""
+    """Values and policy step for `full` rows from state lo on, which fill whole vectors; intermediate results stay in registers."""
     r0 = rows[lo]
     zero = vset(0.0)
     one = vset(1.0)
@@ -74,7 +74,7 @@ def _step_vectors(rows, lo, full, width, eta, step, q):
 
 @inlined
 def _clip_and_add(r0, begin, n, q, sum_q):
-    """Q = max{0, q}, added to its running sums, for rows r0 + begin..r0 + n - 1."""
+    """q = max{0, q}, which is added to the sums of Q, for rows r0 + begin..r0 + n - 1."""
     zero = vset(0.0)
     full = n // 8 * 8
     for i in range(begin, full, 8):
@@ -88,7 +88,7 @@ def _clip_and_add(r0, begin, n, q, sum_q):
 
 @inlined
 def _exponents(rows, r0, lo, hi, eta, step, q, e):
-    """Values of states lo..hi-1, and the exponents of their next policies; q and e hold row r0 first."""
+    """Values of states lo..hi-1, and the exponents of their next policies; q and e begin with row r0."""
     i = rows[lo] - r0
     for s in range(lo, hi):
         end = rows[s + 1] - r0
@@ -122,11 +122,11 @@ def _normalize(rows, r0, lo, hi, e, following):
 
 @inlined
 def _policy_step(rows, lo, hi, width, eta, step, q, e):
-    """Values of states lo..hi-1 under their policies, sums of Q and the policies after the step."""
+    """Values of states lo..hi-1 under their policies, sums of Q, and the policies after the step."""
     r0 = rows[lo]
     n = rows[hi] - r0
     full = n // 8 * 8
-    # Which rows fill a vector of whole states is a matter of shape.
+    # Which rows fill vectors of whole states depends on the shape alone.
     begin = full if width > 0 else 0
     s = lo
     if width > 0:
@@ -143,7 +143,7 @@ def _policy_step(rows, lo, hi, width, eta, step, q, e):
 
 @inlined
 def backup(model, team, optimism, greedy, step, lines):
-    """One optimistic backup of all layers, with the policy step of each state: what one thread of a team does."""
+    """One optimistic backup of all layers, with the policy step in each state: the work of one thread of a team."""
     layers = model.layers
     rows = model.rows
     rule = optimism.rule
@@ -170,9 +170,10 @@ def chain_steps(
     """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on: what thread `me` of `n` does.
 
     `visits` counts all policies before `store[k]` when it comes in, and all before the last step's when it goes out.
-    Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. Layers are backed
-    up `chunk` states at a time (a multiple of 8, or all); `width` is the number of actions where whole states fill a vector, else
-    0; `scratch` has two lines per thread for the rows of a chunk.
+    Without `greedy` a step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. A step that comes to the
+    last line goes on at line 0, to which that line is copied: earlier policies are forgotten. Layers are backed up `chunk`
+    states at a time (a multiple of 8, or all); `width` is the number of actions where whole states fill a vector, else 0;
+    `scratch` has two lines per thread for the rows of a chunk.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
@@ -180,13 +181,22 @@ def chain_steps(
     rule = Rule(half_loss, half_dynamics, weight, eta)
     optimism = Optimism(losses, visits, rule)
     lines = Lines(chunk, width, scratch[2 * me], scratch[2 * me + 1])
-    for step in range(k, k + n_steps):
-        if step > k:
+    line = k
+    for step in range(n_steps):
+        first_row = visits.size * me // n
+        end_row = visits.size * (me + 1) // n
+        if step > 0:
             if count_actions:
-                for r in range(visits.size * me // n, visits.size * (me + 1) // n):
-                    visits[r] += store[step - 1, r]
+                for r in range(first_row, end_row):
+                    visits[r] += store[line - 1, r]
             else:
-                visit(model, team, work, store[step - 1], -1.0, visits)
+                visit(model, team, work, store[line - 1], -1.0, visits)
             meet(team.gate, team.me, team.n)
-        now = Step(store[step], store[step if greedy else step + 1], sum_q, v)
+        if line + 1 == store.shape[0]:
+            for r in range(first_row, end_row):
+                store[0, r] = store[line, r]
+            line = 0
+            meet(team.gate, team.me, team.n)
+        now = Step(store[line], store[line if greedy else line + 1], sum_q, v)
         backup(model, team, optimism, greedy, now, lines)
+        line += 1

@@ -1,4 +1,7 @@
-"""One evaluation and policy step on tables of counts (tabular optimistic policy optimization)."""
+"""One evaluation and policy step on tables of counts (tabular optimistic policy optimization).
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ __all__ = ["tabular_step"]
 def tabular_step(block, layers, rows, frequencies, losses, policy, sum_q, v, eta):
     """Q = max{0, losses + frequencies V} backwards with V = <policy, Q>; then `policy` is the softmax of -eta sum_q.
 
-    `frequencies` holds layer h as (row, next state) from block[h] on; rows of pairs that were never visited are 0.
+    `frequencies` has layer h as (row, next state) from block[h] on, with zeros for pairs that were never visited.
     """
     for h in range(block.size - 1, -1, -1):
         first = rows[layers[h]]

@@ -1,19 +1,22 @@
-"""Backward recursion: the expectation of the next layer's values, policy evaluation, planning."""
+"""Backward recursion: the expectation of the next layer's values, policy evaluation, planning.
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ._arguments import Model, Team
-from ._groups import AHEAD, four_alike, group_sum, is_policy, share
+from ._groups import AHEAD, NEAR, four_alike, group_sum, is_policy, leads_far, share
 from ._jit import inlined, kernel
-from ._simd import fma, prefetch, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
+from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import meet
 
 __all__ = ["PLAN", "backward_sweep", "expectation", "mean"]
 
 PLAN = 5
-"""Numbers for each layer in the plan of a sweep."""
+"""Number of entries for each layer in the plan of a sweep."""
 
 
 _IN_CACHE = 1 << 14
@@ -35,7 +38,7 @@ def _add_streams(data, o, v, lo, hi, q, shift, ahead):
 @inlined
 def _add_expectation_dense(model, h, lo, hi, v, q, shift):
     """q[r - shift] += E[v(s') | row r] for rows lo..hi-1 of layer h."""
-    # The block is stored (next state, row): eight next states at a time are eight streams of reads.
+    # Blocks are stored as (next state, row); eight next states are read at a time.
     v0 = model.layers[h + 1]
     n_next = model.layers[h + 2] - v0
     n_rows = model.rows[v0] - model.rows[model.layers[h]]
@@ -59,7 +62,7 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
     for i in range(lo + (hi - lo) // 8 * 8, hi):
         x = q[i - shift]
         for j in range(n_next):
-            # The order of the vectors' sums.
+            # In the same order as the vectors.
             eight = j // 8
             at = 8 * (eights - 1 - eight) + j % 8 if h % 2 and eight < eights else j
             x = fma(model.data[start + at * n_rows + i], v[v0 + at], x)
@@ -67,8 +70,8 @@ def _add_expectation_dense(model, h, lo, hi, v, q, shift):
 
 
 @inlined
-def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
-    """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
+def _sums_csr(model, h, lo, hi, v, init, begin, q, shift, far):
+    """`_expectation_csr`; with `far`, a number that the source gives, values are asked for ahead."""
     # Four partial sums per row: one would wait for each multiply-add to finish.
     data, indices, v0 = model.data, model.indices, model.layers[h + 1]
     start = model.block[h] - model.rows[model.layers[h]]
@@ -77,16 +80,24 @@ def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
         end = model.indptr[start + r + 1]
         prefetch(data, p + AHEAD)
         prefetch(indices, p + AHEAD)
+        near = min(NEAR, indices.size - end) if far else 0
         x = qset(init[r - begin])
         while p + 8 <= end:
+            if far:
+                qask(v, v0, indices, p + near)
+                qask(v, v0, indices, p + near + 4)
             x = qdot(data, indices, p, v, v0, x)
             x = qdot(data, indices, p + 4, v, v0, x)
             p += 8
         if p + 4 <= end:
+            if far:
+                qask(v, v0, indices, p + near)
             x = qdot(data, indices, p, v, v0, x)
             p += 4
         x0 = qfirst(x)
         while p < end:
+            if far:
+                prefetch(v, v0 + np.int64(indices[np.uint64(p + near)]))
             # An unsigned position skips the test for negative indices.
             x0 = fma(data[np.uint64(p)], v[np.uint64(v0) + indices[np.uint64(p)]], x0)
             p += 1
@@ -94,10 +105,19 @@ def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
 
 
 @inlined
-def expectation(model, h, lo, hi, v, init, start, q, shift):
-    """q[r - shift] = init[r - start] + E[v(s') | row r] for rows lo..hi-1 of layer h, of which there is a next one.
+def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
+    """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
+    if leads_far(model, h, lo, hi):
+        _sums_csr(model, h, lo, hi, v, init, begin, q, shift, True)
+    else:
+        _sums_csr(model, h, lo, hi, v, init, begin, q, shift, False)
 
-    `v` holds the values of all states; `init` may be `q` itself. (Offsets instead of slices, which count references.)
+
+@inlined
+def expectation(model, h, lo, hi, v, init, start, q, shift):
+    """q[r - shift] = init[r - start] + E[v(s') | row r] for rows lo..hi-1 of layer h, which must not be the last.
+
+    `v` has the values of all states; `init` may be `q` itself. Offsets are faster than slices.
     """
     if model.kind == 0:
         full = lo + (hi - lo) // 8 * 8
@@ -112,8 +132,8 @@ def expectation(model, h, lo, hi, v, init, start, q, shift):
 
 @inlined
 def _minimum(rows, lo, hi, q, policy, v):
-    """v(s) = min q over the rows of states lo..hi-1, `policy` 1 at the first row that has it."""
-    # Choices, not branches: which row is the least cannot be foreseen.
+    """v(s) = min q over the rows of states lo..hi-1; `policy` is 1 at the first row with the minimum, else 0."""
+    # Selections instead of branches, since the processor could not predict the row of the minimum.
     r = rows[lo]
     for s in range(lo, hi):
         end = rows[s + 1]
@@ -145,7 +165,7 @@ def _least(rows, lo, hi, q, shift, v):
 
 @inlined
 def mean(rows, lo, hi, width, policy, q, shift, v):
-    """v(s) = <policy, q> for states lo..hi-1; `q` holds row r at r - shift."""
+    """v(s) = <policy, q> for states lo..hi-1; row r is at q[r - shift]."""
     r = rows[lo]
     s = lo
     if width > 0:
@@ -155,7 +175,7 @@ def mean(rows, lo, hi, width, policy, q, shift, v):
                 v[s] = vget(means, lane)
                 s += 1
             r += 8
-    # Four states of as many actions at a time: one sum would wait for each multiply-add to finish.
+    # Four states with equally many actions at a time, since the multiply-adds of a single sum wait for one another.
     while s + 4 <= hi and four_alike(rows, s):
         n = rows[s + 1] - r
         means4 = (0.0, 0.0, 0.0, 0.0)
@@ -176,7 +196,7 @@ def mean(rows, lo, hi, width, policy, q, shift, v):
 
 @inlined
 def _place(plan, i, horizon):
-    """Of layer i: its number in the model, and by how much its losses, rows and states lie further on; see `backward_sweep`."""
+    """The plan's entries for layer i: its layer in the model, and the shifts of losses, rows, values and next values."""
     if plan.size == 0:
         return i, 0, 0, 0, 0 if i < horizon - 1 else -1
     at = PLAN * i
@@ -187,17 +207,16 @@ def _place(plan, i, horizon):
 def backward_sweep(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, plan, chunk, width, keep, greedy, losses, policy, tolerance, q, v
 ):  # fmt: skip
-    """Bellman backups of all layers, from the last to the first, `chunk` states at a time: what thread `me` of `n` does.
+    """Bellman backups of all layers, from the last to the first, `chunk` states at a time: the work of thread `me` of `n`.
 
-    With `greedy`, v is the minimum over the rows and the lowest minimiser is written to `policy`; otherwise v is the
-    mean under `policy`. Returns 1 where that is no policy (see `is_policy`; a negative `tolerance`: not looked at).
-    `width` is the number of actions where the rows of whole states fill a vector, else 0. All arrays hold all rows
-    (q, losses, policy) or all states (v). Without `keep`, `q` has room for the rows of a layer (dense), or of a chunk for each
-    thread (CSR), and `policy` is not written.
+    With `greedy`, v is the minimum over the rows, and the first minimiser is written to `policy`; otherwise v is the mean under
+    `policy`. Returns 1 if `policy` is invalid (see `is_policy`; it is not checked if `tolerance` is negative). `width` is the number of
+    actions if the rows of whole states fill a vector, else 0. Arrays have numbers for all rows (q, losses, policy) or all states (v).
+    Without `keep`, `q` is a work array for the rows of a layer (dense), or of a chunk for each thread (CSR), and `policy` is not written.
 
-    Where layers are copies of others, `plan` has `PLAN` numbers for each: that of the layer of the model which it is a copy of,
-    and by how much further on than there lie its losses, its rows in `policy` and `q`, its values and the next layer's (-1: there
-    is no next layer). An empty plan: each layer is its own.
+    If layers are copies of others, `plan` has `PLAN` numbers for each: the layer of the model of which it is a copy; by how much its
+    losses, its rows in `policy` and `q`, and its values are shifted from there; and the same for the values of the next layer (-1 if
+    there is none). With an empty plan, each layer is that of the model.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)

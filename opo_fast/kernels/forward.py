@@ -1,11 +1,14 @@
-"""Forward recursion: from the weights of one layer's rows to the occupancy of the next layer's states."""
+"""Forward recursion: from the occupancies of one layer's rows to those of the next layer's states.
+
+A row is an allowed state-action pair. Its *weight* is its occupancy, with values below `TINY` replaced by 0.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ._arguments import Model, Pass, Team
-from ._groups import AHEAD, group_each, is_policy, share, worth_prefetching
+from ._groups import AHEAD, NEAR, group_each, is_policy, leads_far, share, worth_prefetching
 from ._jit import inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import meet
@@ -13,16 +16,16 @@ from ._sync import meet
 __all__ = ["STATES", "TINY", "fill_weights", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep", "weigh"]
 
 TINY = 1e-280
-"""Weights below this count as 0: long horizons would otherwise end in subnormal numbers, a hundred times slower."""
+"""Occupancies below this count as 0: otherwise, long horizons would lead to subnormal numbers, which are a hundred times slower."""
 
 STATES = 256
-"""States of a CSR layer that are worked on at a time: their rows stay in the first-level cache."""
+"""Number of states of a CSR layer that are processed at a time: their rows stay in the first-level cache."""
 
 
 @inlined
 def _dots(data, o, n_rows, w, d, j):
-    """The dot products of the lines of `data` that begin at `o` with `w`, into d[j], d[j + 1], ..."""
-    # Eight partial sums for each line, added by `tsum`, then the rows that do not fill a vector.
+    """The dot products with `w` of the vectors of `data` that begin at the positions `o`, into d[j], d[j + 1], ..."""
+    # Eight partial sums each, added by `tsum`, then the rows that do not fill a vector.
     full = n_rows // 8 * 8
     a = tzeros(o)
     for i in range(0, full, 8):
@@ -41,7 +44,7 @@ def spread_dense(model, h, w, lo, hi, d):
     start = model.block[h] - first * n_rows
     eights = (hi - lo) // 8
     for eight in range(eights):
-        # Of a block that layers share, the part that was read last is still in the cache: every other layer goes backwards.
+        # If layers share a block, the part read last is still in the cache, so every other layer goes backwards.
         s = lo + 8 * (eights - 1 - eight if h % 2 else eight)
         _dots(model.data, strided(start + s * n_rows, n_rows, 8), n_rows, w, d, s)
     s = lo + 8 * eights
@@ -55,10 +58,11 @@ def spread_dense(model, h, w, lo, hi, d):
 
 @inlined
 def spread_csr(model, h, lo, hi, w, shift, d, d0):
-    """Add what rows lo..hi-1 of layer h send to the next states: d[d0 + j] += P(j | row r) w[r + shift]."""
+    """Add the share of rows lo..hi-1 of layer h in the occupancies of the next states: d[d0 + j] += P(j | row r) w[r + shift]."""
     first = model.rows[model.layers[h]]
     base = np.uint64(d0)
     start = model.block[h] - first
+    far = leads_far(model, h, lo, hi)
     ask = worth_prefetching(model.indptr, model.block[h], model.rows[model.layers[h + 1]] - first)
     for r in range(lo, hi):
         x = w[r + shift]
@@ -68,7 +72,10 @@ def spread_csr(model, h, lo, hi, w, shift, d, d0):
             if ask:
                 prefetch(model.data, p + np.uint64(AHEAD))
                 prefetch(model.indices, p + np.uint64(AHEAD))
+            near = min(NEAR, model.indices.size - np.int64(end))
             while p < end:
+                if far:
+                    prefetch(d, d0 + np.int64(model.indices[p + np.uint64(near)]))
                 j = base + model.indices[p]
                 d[j] = fma(model.data[p], x, d[j])
                 p += np.uint64(1)
@@ -86,16 +93,27 @@ def merge(private, n_parts, n_next, lo, hi, d, d0):
 
 @inlined
 def weigh(rows, lo, hi, width, policy, d, visits, w, shift):
-    """Weights of the rows of states lo..hi-1: w[r + shift] = d(s) policy(r), 0 below `TINY`, which `visits` gains, too."""
+    """Weights of the rows of states lo..hi-1: w[r + shift] = d(s) policy(r), 0 below `TINY`. They are added to `visits`."""
+    _weigh(rows, lo, hi, width, policy, d, visits, w, shift, 1)
+
+
+@inlined
+def fill_weights(rows, lo, hi, width, policy, d, visits, w, shift):
+    """`weigh`, except that `visits` is filled with the weights instead."""
+    _weigh(rows, lo, hi, width, policy, d, visits, w, shift, 0)
+
+
+@inlined
+def _weigh(rows, lo, hi, width, policy, d, visits, w, shift, add):
     tiny = vset(TINY)
     r = rows[lo]
     s = lo
     if width > 0:
-        # `d` has room for a vector beyond its last state.
+        # `d` is padded, so that a vector can be read at its last state.
         while r + 8 <= rows[hi]:
             y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
             vstore(w, r + shift, y8)
-            vstore(visits, r, vadd(vload(visits, r), y8))
+            vstore(visits, r, vadd(vload(visits, r), y8) if add else y8)
             r += 8
             s += 8 // width
     while s < hi:
@@ -105,38 +123,14 @@ def weigh(rows, lo, hi, width, policy, d, visits, w, shift):
             y = x * policy[r]
             y = y if y > TINY else 0.0
             w[r + shift] = y
-            visits[r] += y
+            visits[r] = visits[r] + y if add else y
             r += 1
         s += 1
 
 
 @inlined
-def fill_weights(rows, lo, hi, width, policy, d, visits, w, shift):
-    """`weigh` where `visits` is not added to but filled."""
-    tiny = vset(TINY)
-    r = rows[lo]
-    s = lo
-    if width > 0:
-        while r + 8 <= rows[hi]:
-            y8 = vabove(vmul(group_each(vload(d, s), width), vload(policy, r)), tiny)
-            vstore(w, r + shift, y8)
-            vstore(visits, r, y8)
-            r += 8
-            s += 8 // width
-    while s < hi:
-        x = d[s]
-        for i in range(r, rows[s + 1]):
-            y = x * policy[i]
-            y = y if y > TINY else 0.0
-            w[i + shift] = y
-            visits[i] = y
-        r = rows[s + 1]
-        s += 1
-
-
-@inlined
 def _weigh_layer(model, team, h, work, policy, tolerance, visits):
-    """Weights of this thread's parts of layer h, those of a CSR layer sent on to the parts' vectors; whether the policy is valid."""
+    """Weights of this thread's parts of layer h, and for CSR the parts' sums for the next states; whether the policy is valid."""
     s0 = model.layers[h]
     size = model.layers[h + 1] - s0
     n_next = model.layers[h + 2] - model.layers[h + 1] if h < model.block.size - 1 else 0
@@ -144,7 +138,7 @@ def _weigh_layer(model, team, h, work, policy, tolerance, visits):
     parts = work.parts if sparse else team.n
     valid = True
     for p in range(parts * team.me // team.n, parts * (team.me + 1) // team.n):
-        # Whether a policy's last bit is within the tolerance depends on which rows fill a vector, so not on the number of threads.
+        # Shares of dense layers are multiples of eight states, so the number of threads cannot change whether a policy is accepted.
         lo = s0 + (size * p // parts if sparse else share(size, p, parts))
         hi = s0 + (size * (p + 1) // parts if sparse else share(size, p + 1, parts))
         if sparse:
@@ -164,11 +158,10 @@ def _weigh_layer(model, team, h, work, policy, tolerance, visits):
 
 @inlined
 def visit(model, team, work, policy, tolerance, visits):
-    """Add the occupancy of `policy` to `visits`: what one thread of a team does. Whether the policy is valid.
+    """Add the occupancy of `policy` to `visits`: the work of one thread of a team. Returns whether the policy is valid.
 
-    Dense layers: each next state is a sum over all rows in one thread. CSR layers are sent on in a fixed number of parts,
-    each with a vector of its own, so that sums do not depend on which thread takes which part. With a negative
-    `tolerance` the policy is not looked at.
+    In dense layers, one thread computes the whole sum for each next state. CSR layers have a fixed number of parts with separate sums,
+    so that the sums do not depend on which thread computes which part. With a negative `tolerance`, the policy is not checked.
     """
     valid = True
     if team.me == 0:
@@ -195,7 +188,7 @@ def visit(model, team, work, policy, tolerance, visits):
 def visit_sweep(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
 ):  # fmt: skip
-    """`visit` for policy `policies[at]`, entered by `n` threads with the same arrays and a number `me` each; 1 where it is none."""
+    """`visit` for `policies[at]` by `n` threads with the same arguments, except for `me`; returns 1 if the policy is invalid."""
     model = Model(kind, data, indptr, indices, block, layers, rows)
     work = Pass(n_parts, width, d, w, private)
     return 0 if visit(model, Team(me, n, gate), work, policies[at], tolerance, visits) else 1

@@ -1,4 +1,4 @@
-"""CSR rows of large generated models, written straight into their final arrays."""
+"""Transitions of large generated models, written directly into CSR arrays with one row per state-action pair."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["inventory_counts", "inventory_rows", "queue_counts", "queue_rows"]
 
 @kernel
 def inventory_counts(levels, orders, most, states, counts):
-    """Number of next states of each pair: the product over items of min(stock after the order, most demand) + 1.
+    """Number of next states of each state-action pair: the product over items of min(stock after the order, `most`) + 1.
 
-    `levels` (items,) is the number of stock levels, `orders` (A, items) what an action adds, up to the full stock;
-    `states` lists the states, `counts` gets one entry per pair.
+    `levels` (items,) are the numbers of stock levels, `orders` (A, items) is what each action adds, up to the full stock, and `most`
+    is the largest demand. `counts` gets one entry for each pair of `states` and actions.
     """
     n_items, n_actions = levels.size, orders.shape[0]
     for i in range(states.size):
@@ -43,7 +43,7 @@ def inventory_rows(levels, orders, most, demand, excess, states, indptr, data, i
                 stock = min(rest % levels[item] + orders[a, item], levels[item] - 1)
                 low = max(stock - most, 0)
                 width = stock - low + 1
-                # From the last entry back, so that the shorter list is read before it is overwritten.
+                # Backwards, so that the entries of the shorter list are read before they are overwritten.
                 for k in range(length - 1, -1, -1):
                     p, base = data[begin + k], indices[begin + k]
                     for j in range(width - 1, -1, -1):
@@ -59,7 +59,7 @@ def inventory_rows(levels, orders, most, demand, excess, states, indptr, data, i
 
 @kernel
 def _queue_row(levels, n_actions, arrival, service, state, action, targets, chances):
-    """Next states of one pair, in order and merged: an arrival at each queue or not, one queue served, its job moves on."""
+    """Next states of one state-action pair, sorted and merged: arrivals at the queues, one queue served, its job moves on."""
     n = levels.size
     count = 0
     for served in range(2):
@@ -110,6 +110,7 @@ def _queue_row(levels, n_actions, arrival, service, state, action, targets, chan
 
 @kernel
 def _scale(levels, queue):
+    """What one job in `queue` adds to the number of a state."""
     scale = 1
     for later in range(queue + 1, levels.size):
         scale *= levels[later]
@@ -118,7 +119,7 @@ def _scale(levels, queue):
 
 @kernel
 def queue_counts(levels, arrival, service, states, targets, chances, counts):
-    """Number of next states of each pair of `states` with every action (the queue that is served)."""
+    """Number of next states of each pair of `states` and actions (the queue that is served)."""
     n_actions = service.size
     for i in range(states.size):
         for a in range(n_actions):
@@ -127,7 +128,7 @@ def queue_counts(levels, arrival, service, states, targets, chances, counts):
 
 @kernel
 def queue_rows(levels, arrival, service, states, targets, chances, indptr, data, indices):
-    """Fill the rows of `queue_counts`."""
+    """Fill the rows that `queue_counts` counts."""
     n_actions = service.size
     for i in range(states.size):
         for a in range(n_actions):

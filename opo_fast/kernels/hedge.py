@@ -1,4 +1,7 @@
-"""AdaHedge in many states at once: the policy step of the self-tuning chain."""
+"""AdaHedge in many states at once: the policy step of the self-tuning chain.
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ __all__ = ["hedge_step"]
 
 @inlined
 def _hedge_vectors(lo, rows, full, width, hedge, q):
-    """The step of whole vectors of whole states, whose numbers remain in registers: `full` rows from state lo on."""
+    """The step for `full` rows from state lo on, which fill whole vectors; all intermediate results stay in registers."""
     r0 = rows[lo]
     zero = vset(0.0)
     s = lo
@@ -22,7 +25,7 @@ def _hedge_vectors(lo, rows, full, width, hedge, q):
         least = group_min(regret, width)
         regret = vsub(regret, least)
         vstore(hedge.regret, r0 + i, regret)
-        # Arrays of states have room for a vector beyond the last.
+        # Arrays of states are padded, so that vectors can be read at the last state.
         rate = group_each(vload(hedge.log_actions, s), width)
         gap = group_each(vload(hedge.gap, s), width)
         before = group_each(vload(hedge.total, s), width)
@@ -41,6 +44,7 @@ def _hedge_vectors(lo, rows, full, width, hedge, q):
 
 @inlined
 def _clip(begin, n, q):
+    """q = max(0, q)."""
     zero = vset(0.0)
     full = n // 8 * 8
     for i in range(begin, full, 8):
@@ -51,6 +55,7 @@ def _clip(begin, n, q):
 
 @inlined
 def _exp(begin, n, e):
+    """e = exp(e)."""
     full = n // 8 * 8
     for i in range(begin, full, 8):
         vstore(e, i, vexp(vload(e, i)))
@@ -108,11 +113,11 @@ def _normalize(rows, r0, lo, hi, hedge, e):
 def hedge_step(rows, lo, hi, width, hedge, q, e):
     """Values of states lo..hi-1 under max{0, q}, whose row `rows[lo]` is q[0], and the step of AdaHedge.
 
-    `width` is the number of actions where the rows of whole states fill a vector, else 0; `e` has room for the rows.
+    `width` is the number of actions if the rows of whole states fill a vector, else 0; `e` is a work array for the rows.
     """
     r0 = rows[lo]
     n = rows[hi] - r0
-    # Which rows fill a vector of whole states is a matter of shape.
+    # Which rows fill vectors of whole states depends on the shape alone.
     begin = 0
     s = lo
     if width > 0:

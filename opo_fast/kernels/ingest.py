@@ -1,4 +1,7 @@
-"""Arrays of users become the model's own, and are checked on their way, once, when a model is built."""
+"""Users' arrays are checked, and copied into the form of a model, once, when the model is built.
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def pack_candidates(values, starts, tolerance, packed, valid):
 
 @kernel
 def unordered_row(indptr, indices, n_next):
-    """First row of CSR indices that do not increase strictly below `n_next`, or whose pointers fall or lead too far; -1: none."""
+    """First row with wrong pointers, or with indices that do not increase strictly or exceed `n_next - 1`; -1 if there is none."""
     for row in range(indptr.size - 1):
         lo, hi = indptr[row], indptr[row + 1]
         if hi < lo or hi > indices.size:
@@ -57,7 +60,7 @@ def place(array):
 
 @brief
 def check_unit(values, place):
-    """Position of the first entry that is not in [0, 1] (NaN included); -1 where there is none."""
+    """1 if an entry is not in [0, 1] (or is NaN), and `place` gets the position of the first such entry; else 0."""
     for i in range(values.size):
         if not 0.0 <= values[i] <= 1.0:
             place[0] = i
@@ -67,7 +70,7 @@ def check_unit(values, place):
 
 @brief
 def check_path(states, actions, losses, layers, n_actions):
-    """Whether each state is of its layer, the last the end state, each action one of `n_actions`, each loss in [0, 1]."""
+    """Whether each state is in its layer, the last is the end state, actions are below `n_actions`, and losses are in [0, 1]."""
     horizon = actions.size
     for h in range(horizon):
         if not (layers[h] <= states[h] < layers[h + 1] and 0 <= actions[h] < n_actions and 0.0 <= losses[h] <= 1.0):
@@ -77,10 +80,10 @@ def check_path(states, actions, losses, layers, n_actions):
 
 @brief
 def check_dense(data, start, n_rows, n_next, tolerance, sums, place):
-    """First fault of one dense block stored (next state, row).
+    """Code of the first fault of a dense block, stored as (next state, row).
 
-    0 none; 1 an entry that is not finite or negative: `place` gets row and next state; 2 a row whose sum misses 1:
-    `place` gets the row, `sums` holds the sums.
+    0: none. 1: an entry is negative or not finite; `place` gets row and next state. 2: a row does not sum to 1; `place` gets the
+    row. `sums` gets the sums of the rows.
     """
     for i in range(n_rows):
         sums[i] = 0.0
@@ -102,7 +105,7 @@ def check_dense(data, start, n_rows, n_next, tolerance, sums, place):
 
 @brief
 def check_csr(data, indptr, start, n_rows, tolerance, sums, place):
-    """First fault of one CSR block; codes as in `check_dense`, `place[1]` being the position of the entry in `data`."""
+    """Code of the first fault of a CSR block, as in `check_dense`; here `place[1]` is the position of the entry in `data`."""
     for i in range(n_rows):
         total = 0.0
         for p in range(indptr[start + i], indptr[start + i + 1]):
@@ -121,8 +124,8 @@ def check_csr(data, indptr, start, n_rows, tolerance, sums, place):
 
 @inlined
 def _lay_out(source, s0, n_rows, n_next, sums, data, start):
-    """One block (row, next state) at source[s0] as (next state, row) at data[start], sums of rows; the least entry, at most 0."""
-    # Eight rows times eight next states at a time, transposed in registers; each entry is read once.
+    """Copy a block (row, next state) at source[s0] to (next state, row) at data[start]; the result is below 0 if an entry is."""
+    # Eight rows by eight next states at a time, transposed in registers; `sums` gets the sums of the rows. Each entry is read once.
     zero = vset(0.0)
     least8 = zero
     least = 0.0
@@ -150,7 +153,7 @@ def _lay_out(source, s0, n_rows, n_next, sums, data, start):
 
 @inlined
 def _all_one(sums, n_rows, tolerance):
-    """Whether all sums are 1 within `tolerance`: not where there is NaN or infinity among what was added."""
+    """Whether all sums are 1 within `tolerance`; not if NaN or infinity was added."""
     faults = 0
     for i in range(n_rows):
         faults += not abs(sums[i] - 1.0) <= tolerance
@@ -159,7 +162,7 @@ def _all_one(sums, n_rows, tolerance):
 
 @brief
 def ingest_dense(flat, block, layers, n_actions, tolerance, sums, data):
-    """Lay out all layers, given as (row, next state), as (next state, row) in `data`; whether all rows are valid."""
+    """Copy all layers, given as (row, next state), to (next state, row) in `data`; whether all rows are valid."""
     for h in range(block.size - 1):
         n_rows = (layers[h + 1] - layers[h]) * n_actions
         n_next = layers[h + 2] - layers[h + 1]
@@ -170,16 +173,16 @@ def ingest_dense(flat, block, layers, n_actions, tolerance, sums, data):
 
 @kernel
 def take_dense(source, n_rows, n_next, tolerance, sums, data, start):
-    """The same of one block, which begins at data[start]; `sums` are those of the rows."""
+    """`ingest_dense` for one block, which begins at data[start]; `sums` gets the sums of the rows."""
     return not _lay_out(source, 0, n_rows, n_next, sums, data, start) < 0.0 and _all_one(sums, n_rows, tolerance)
 
 
 @kernel
 def take_csr(pointer, positions, wide, values, n_next, tolerance, start, begin, indptr, indices, data):
-    """Copy one CSR block to indptr[start] and data[begin], indices[begin] and on; whether it is valid and in order.
+    """Copy a CSR block to indptr[start:], data[begin:] and indices[begin:]; whether it is valid, with increasing positions.
 
-    `positions` are unsigned numbers of 32 bits, two for each position where `wide` is 1. Memory that others may write to is read
-    once, so that what was checked is what is kept.
+    `positions` are uint32, two for each position if `wide` is 1. The arguments, which other code may be changing, are read only once,
+    so that what is kept is what was checked.
     """
     n_rows = pointer.size - 1
     size = values.size
@@ -210,7 +213,7 @@ def take_csr(pointer, positions, wide, values, n_next, tolerance, start, begin, 
 
 @brief
 def take_unit(source, out):
-    """Copy numbers; whether all are in [0, 1] (NaN is not)."""
+    """Copy `source` to `out`; whether all numbers are in [0, 1] (NaN is not)."""
     faults = 0
     for i in range(out.size):
         x = source[i]
@@ -221,7 +224,7 @@ def take_unit(source, out):
 
 @brief
 def pack_lane(kind, data, indptr, indices, block, layers, rows, packed_block, packed, lane):
-    """Write a model into its lane of a pack, (row, next state, lane); entries that a CSR model lacks stay as they are."""
+    """Write a model into one lane of a pack (row, next state, lane). Entries that a CSR model does not store are left unchanged."""
     for h in range(block.size - 1):
         first = rows[layers[h]]
         n_rows = rows[layers[h + 1]] - first

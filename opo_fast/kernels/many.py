@@ -1,6 +1,7 @@
-"""Many policies under one model, each with its own result: the model is read once for several.
+"""Values and occupancies of many policies under one model, which is read once for several policies.
 
-Threads share nothing: each takes some of the policies. The bits are those of one policy after the other.
+Each thread takes some of the policies and works alone. The bits are those of one policy after the other. A row is an allowed
+state-action pair.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from .forward import fill_weights
 __all__ = ["NARROW", "PANEL", "WIDE", "evaluate_csr", "evaluate_dense", "occupancy_csr", "occupancy_dense"]
 
 NARROW = 6
-"""Policies whose sums over eight rows of a dense layer fill sixteen registers of four numbers, with what they are made of."""
+"""Number of policies whose sums over eight rows of a dense layer, with their operands, fill sixteen registers of four numbers."""
 WIDE = 16
-"""Policies that one pass over a CSR model evaluates."""
+"""Number of policies that one pass over a CSR model evaluates."""
 PANEL = 12
-"""Policies that one pass over a dense model takes forward: a multiple of three."""
+"""Number of policies in one forward pass over a dense model; a multiple of three."""
 BLOCK = 256
-"""Rows of a forward pass that stay in the first-level cache."""
+"""Number of rows in a forward pass that stay in the first-level cache."""
 
 
 @inlined
@@ -54,7 +55,7 @@ def _next_state(k, n_next, h):
 
 @inlined
 def _pack_rows(model, h, lo, hi, panel, at):
-    """Rows lo..hi-1 of layer h from panel[at] on: eight rows, next state by next state, then the next eight, 0 beyond the last."""
+    """Copy rows lo..hi-1 of layer h to panel[at:], eight rows after another, each (next state, row); the last eight are padded with 0."""
     n_next = model.layers[h + 2] - model.layers[h + 1]
     first = model.rows[model.layers[h]]
     n_rows = model.rows[model.layers[h + 1]] - first
@@ -72,15 +73,15 @@ def _pack_rows(model, h, lo, hi, panel, at):
 
 
 @inlined
-def _ask(array, lo, hi):
-    """Start to load elements lo..hi-1, which may lie beyond the array: what each policy has next lies far from that of the others."""
+def _prefetch(array, lo, hi):
+    """Prefetch elements lo..hi-1, which may lie beyond the array; the policies are too far apart for automatic prefetching."""
     for i in range(lo, hi, 8):
         prefetch(array, i)
 
 
 @inlined
 def _back_panel(losses, lo, hi, n_next, panel, at, packed, k0, q, o, edge, e0):
-    """q[o[m] + r] of rows lo..hi-1 under six policies, whose next values are packed[k0 + 6 k + m]."""
+    """Q of rows lo..hi-1, into q[o[m] + r], under six policies m, whose next values are packed[k0 + 6 k + m]."""
     for i in range(lo, hi, 8):
         p = at + (i - lo) * n_next
         if i + 8 <= hi:
@@ -106,16 +107,16 @@ def evaluate_dense(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, stride, losses, policies, tolerance, q, v, panel,
     packed, edge,
 ):  # fmt: skip
-    """Q and V of policies under a dense model, `chunk` states at a time (a multiple of 8): what thread `me` of `n` does.
+    """Q and V of policies under a dense model, `chunk` states at a time (a multiple of 8): the work of thread `me` of `n`.
 
-    `stride` is the length of a policy's line of q; 0 where Q is not kept: q then has room for `NARROW` times the rows of a chunk
-    for each thread. Each thread has a part of `panel`, for the rows of a chunk and the vector beyond, and 64 numbers of `edge`;
-    `packed` has the next values for each `NARROW` policies. Returns 1 where a policy is none.
+    `stride` is the length of a policy's line of q; 0 if Q is not kept, and q is a work array of `NARROW` times the rows of a chunk for
+    each thread. Each thread has a part of `panel`, for the rows of a chunk and eight more, and 64 numbers of `edge`; `packed` has the
+    next values for each group of `NARROW` policies. Returns 1 if a policy is invalid.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     count = policies.shape[0]
     groups = (count + NARROW - 1) // NARROW
-    room = packed.size // groups
+    group_size = packed.size // groups
     at = me * (panel.size // n)
     fault = 0
     for h in range(block.size - 1, -1, -1):
@@ -133,26 +134,26 @@ def evaluate_dense(
                     line = q.size // n // NARROW
                     base = me * (q.size // n) - rows[lo]
                 o = clamped(base, line, 0, last - first, 6)
-                _back_panel(losses, rows[lo], rows[hi], n_next, panel, at, packed, g * room, q, o, edge, 64 * me)
+                _back_panel(losses, rows[lo], rows[hi], n_next, panel, at, packed, g * group_size, q, o, edge, 64 * me)
                 for b in range(first, last + 1):
                     if tolerance >= 0.0 and not is_policy(policies[b], rows, lo, hi, width, tolerance):
                         fault = 1
                     mean(rows, lo, hi, width, policies[b], q, -(base + (b - first) * line), v[b])
-                    _ask(policies[b], rows[hi], 2 * rows[hi] - rows[lo])
+                    _prefetch(policies[b], rows[hi], 2 * rows[hi] - rows[lo])
         size = layers[h + 1] - layers[h]
         for g in range(groups * me // n, groups * (me + 1) // n):
             for m in range(NARROW):
                 b = min(NARROW * g + m, count - 1)
                 for k in range(size):
-                    # In the order in which the layer before reads them.
-                    packed[g * room + NARROW * k + m] = v[b, layers[h] + _next_state(k, size, h + 1)]
+                    # In the order in which the previous layer reads them.
+                    packed[g * group_size + NARROW * k + m] = v[b, layers[h] + _next_state(k, size, h + 1)]
     return fault
 
 
 @inlined
 def _row_csr(model, p, end, loss, now, near):
-    """Q of one row under `WIDE` policies: its entries are p..end-1, the next values of state j are near[now + 16 j] and on."""
-    # The four partial sums of `evaluation.expectation`, one after the other.
+    """Q of one row under `WIDE` policies; its entries are p..end-1, and the values of next state j begin at near[now + 16 j]."""
+    # The four partial sums of `evaluation.expectation`.
     data = model.data
     indices = model.indices
     zero = vset(0.0)
@@ -174,7 +175,7 @@ def _row_csr(model, p, end, loss, now, near):
 
 @inlined
 def _back_rows_csr(model, h, lo, hi, losses, now, near, work, q, o8, o16):
-    """q[o[m] + r] of rows lo..hi-1 of layer h under `WIDE` policies, eight of which begin at `o8` and eight at `o16`."""
+    """Q of rows lo..hi-1 of layer h under `WIDE` policies, into q[o[m] + r]; `o8` has the first eight positions o, `o16` the others."""
     last = h == model.block.size - 1
     start = model.block[h] - model.rows[model.layers[h]]
     for i in range(lo, hi, 8):
@@ -196,7 +197,7 @@ def _back_rows_csr(model, h, lo, hi, losses, now, near, work, q, o8, o16):
 
 @inlined
 def _interleave(v, first, last, lo, hi, near, to):
-    """Values of states lo..hi-1 under policies first, first + 1, ..., at most `last`, state by state from near[to] on."""
+    """Copy the values of states lo..hi-1 under policies first..last to near[to:], state by state; the last policy is repeated."""
     for s in range(lo, hi, 8):
         for g in range(0, WIDE, 8):
             if s + 8 <= hi:
@@ -212,17 +213,17 @@ def _interleave(v, first, last, lo, hi, near, to):
 def evaluate_csr(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, chunk, width, stride, losses, policies, tolerance, q, v, near
 ):  # fmt: skip
-    """The same under a CSR model. `near` has, for each thread, `WIDE` numbers for each of the states of two layers and eight more."""
+    """`evaluate_dense` for a CSR model. For each thread, `near` has `WIDE` numbers for each state of two layers, and for eight more."""
     model = Model(kind, data, indptr, indices, block, layers, rows)
     count = policies.shape[0]
     groups = (count + WIDE - 1) // WIDE
-    room = near.size // n
-    half = (room - 8 * WIDE) // 2
+    per_thread = near.size // n
+    half = (per_thread - 8 * WIDE) // 2
     fault = 0
     for g in range(groups * me // n, groups * (me + 1) // n):
         first = WIDE * g
         last = min(first + WIDE, count) - 1
-        now = me * room
+        now = me * per_thread
         after = now + half
         for h in range(block.size - 1, -1, -1):
             for lo in range(layers[h], layers[h + 1], chunk):
@@ -234,12 +235,12 @@ def evaluate_csr(
                     base = me * (q.size // n) - rows[lo]
                 o8 = clamped(base, line, 0, last - first, 8)
                 o16 = clamped(base, line, 8, last - first, 8)
-                _back_rows_csr(model, h, rows[lo], rows[hi], losses, now, near, me * room + 2 * half, q, o8, o16)
+                _back_rows_csr(model, h, rows[lo], rows[hi], losses, now, near, me * per_thread + 2 * half, q, o8, o16)
                 for b in range(first, last + 1):
                     if tolerance >= 0.0 and not is_policy(policies[b], rows, lo, hi, width, tolerance):
                         fault = 1
                     mean(rows, lo, hi, width, policies[b], q, -(base + (b - first) * line), v[b])
-                    _ask(policies[b], rows[hi], 2 * rows[hi] - rows[lo])
+                    _prefetch(policies[b], rows[hi], 2 * rows[hi] - rows[lo])
                 _interleave(v, first, last, lo, hi, near, after + WIDE * (lo - layers[h]))
             now, after = after, now
     return fault
@@ -250,6 +251,7 @@ def evaluate_csr(
 
 @inlined
 def _are_policies(policies, first, end, layers, rows, width, tolerance):
+    """Whether policies first..end-1 are valid (see `is_policy`)."""
     valid = True
     for b in range(first, end):
         for h in range(layers.size - 1):
@@ -259,7 +261,7 @@ def _are_policies(policies, first, end, layers, rows, width, tolerance):
 
 @inlined
 def _products(data, start, n_rows, j, size, w, w0, line, lanes, sums, a0):
-    """Partial sums of next states j..j+size-1, eight at most, under `lanes` policies: vectors at sums[a0 + 8 (PANEL state + lane)]."""
+    """Partial sums for next states j..j+size-1, at most eight, under `lanes` policies; vectors at sums[a0 + 8 (PANEL state + lane)]."""
     full = n_rows // 8 * 8
     for begin in range(0, max(full, 1), BLOCK):
         end = min(begin + BLOCK, full)
@@ -284,7 +286,7 @@ def _products(data, start, n_rows, j, size, w, w0, line, lanes, sums, a0):
 
 @inlined
 def _reach(model, h, lanes, w, w0, line, sums, a0, d, d0):
-    """Occupancy d[d0 + lane] of the states of layer h + 1 from the weights w[w0 + line * lane] of layer h's rows."""
+    """Occupancies d[d0 + lane] of the states of layer h + 1, from the occupancies w[w0 + line * lane] of the rows of layer h."""
     s0 = model.layers[h + 1]
     n_next = model.layers[h + 2] - s0
     n_rows = model.rows[s0] - model.rows[model.layers[h]]
@@ -304,10 +306,10 @@ def _reach(model, h, lanes, w, w0, line, sums, a0, d, d0):
 def occupancy_dense(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, width, policies, tolerance, d, w, sums, visits
 ):  # fmt: skip
-    """The occupancy of each policy under a dense model in its line of `visits`: what thread `me` of `n` does.
+    """The occupancy of each policy under a dense model, in its line of `visits`: the work of thread `me` of `n`.
 
-    For each thread, `d` has `PANEL` lines for the states and a vector beyond, `w` room for as many times the rows of a layer, and
-    `sums` 64 times `PANEL` numbers. Returns 1 where a policy is none.
+    For each thread, `d` has `PANEL` lines for the states and eight more numbers, `w` has `PANEL` times the rows of a layer, and `sums`
+    has 64 times `PANEL` numbers. Returns 1 if a policy is invalid.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     count = policies.shape[0]
@@ -333,7 +335,7 @@ def occupancy_dense(
 
 @inlined
 def _hand_out(w, w0, lo, hi, batch, stride, visits):
-    """Write the weights of rows lo..hi-1 to the policies' lines of `visits`, of `stride` numbers each."""
+    """Write the occupancies of rows lo..hi-1 to the policies' lines of `visits`, of `stride` numbers each."""
     to = batch.k * stride
     for r in range(lo, hi, 8):
         if r + 8 <= hi and batch.count == 8:
@@ -346,7 +348,7 @@ def _hand_out(w, w0, lo, hi, batch, stride, visits):
 
 @inlined
 def _merge(private, p0, n_parts, size, d, d0):
-    """d[d0 + j] = the sum over the parts' vectors from private[p0] on, in their order."""
+    """d[d0 + j] = the sum over the parts' vectors from private[p0] on, in their order; `forward.merge` with an offset."""
     for j in range(size):
         x = private[p0 + j]
         for p in range(1, n_parts):
@@ -358,9 +360,9 @@ def _merge(private, p0, n_parts, size, d, d0):
 def occupancy_csr(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, stride, policies, tolerance, d, w, private, visits
 ):  # fmt: skip
-    """The same under a CSR model, eight policies at a time; `stride` is the length of a policy's line of `visits`.
+    """`occupancy_dense` for a CSR model, eight policies at a time; `stride` is the length of a policy's line of `visits`.
 
-    For each thread and lane, `d` has room for two layers of states, `w` for a layer of rows, `private` for `n_parts` layers of
+    For each thread and lane, `d` has the size of two layers of states, `w` of a layer of rows, and `private` of `n_parts` layers of
     states.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)

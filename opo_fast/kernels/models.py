@@ -1,7 +1,7 @@
-"""Many models of one layout and mask: the operations on one after the other, without going back to Python in between.
+"""Operations on many models with the same layout and mask, one after the other, without going back to Python in between.
 
-A *table* has a line of `TABLE` numbers for each model: kind; address and size of data, row pointers and positions; address of
-the blocks; parts of a CSR layer; address of the losses. The arrays of the first model stand for the types of all.
+A *table* has a line of `TABLE` numbers for each model: kind; address and size of data, row pointers and positions; address of the
+blocks; number of parts of a CSR layer; address of the losses. The arrays of the first model show the dtypes, which all share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLE = 10
 
 @inlined
 def _model(table, i, data, indptr, indices, block, layers, rows):
-    """The model of a line."""
+    """The model of line i of `table`."""
     return Model(
         table[i, 0],
         view(table[i, 1], table[i, 2], data),
@@ -37,8 +37,10 @@ def _model(table, i, data, indptr, indices, block, layers, rows):
 def backward_models(
     table, data, indptr, indices, block, losses, layers, rows, me, n, gate, which, width, keep, greedy, policies, tolerance, q, v
 ):  # fmt: skip
-    """`backward_sweep` of each model: what thread `me` of `n` does. Model i has line which[i] of q, v and, where there are more
-    than one or with `greedy`, policies. Without `keep` q has a line for each thread."""
+    """`backward_sweep` of each model: the work of thread `me` of `n`.
+
+    Model i uses line which[i] of q and v, and of policies if these have more than one line. Without `keep`, q has a line per thread.
+    """
     fault = 0
     count = table.shape[0]
     for i in range(count * me // n, count * (me + 1) // n):
@@ -57,7 +59,7 @@ def backward_models(
 def visit_models(
     table, data, indptr, indices, block, losses, layers, rows, me, n, gate, which, width, policies, tolerance, d, w, private, visits
 ):  # fmt: skip
-    """`visit_sweep` of each model, in the same way; d, w and private have a line for each thread."""
+    """`visit_sweep` of each model, in the same way; d, w and private have a line per thread."""
     fault = 0
     count = table.shape[0]
     for i in range(count * me // n, count * (me + 1) // n):
@@ -74,7 +76,7 @@ def visit_models(
 def play_models(
     table, data, indptr, indices, block, losses, layers, rows, policies, u_action, u_next, states, chosen, means, along
 ):  # fmt: skip
-    """One episode in each model: `rollout` of its line of `policies`; the mean losses and the probabilities along its path."""
+    """One episode in each model: `rollout` of its line of `policies`, and the mean losses and probabilities along the path."""
     for i in range(table.shape[0]):
         m = _model(table, i, data, indptr, indices, block, layers, rows)
         rollout(m.kind, m.data, m.indptr, m.indices, m.block, m.layers, m.rows, policies[i], u_action[i], u_next[i], states[i], chosen[i])

@@ -1,7 +1,7 @@
-"""The policy chain of up to eight contexts of one small layout at once: the context is the innermost axis.
+"""The policy chains of up to eight contexts of one small layout at once; the context is the innermost axis.
 
-Each array holds eight lanes per entry; lanes never mix, so the bits of a context do not depend on its neighbours. A
-block is stored (row, next state, lane); `block[h]` is where layer h starts, counted in entries of eight lanes.
+Each entry of an array has eight lanes. Lanes never mix, so the bits of a context do not depend on the other contexts. Blocks are stored
+as (row, next state, lane), where a row is an allowed state-action pair; `block[h]` is where layer h starts, in entries of eight lanes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def bonus_of(visits, r, half_loss, half_dynamics, weight):
 
 @inlined
 def expectation(data, p, n_next, v, v0, q):
-    """q plus the expectation of the next values, those of states v0, v0 + 1, ...; the transitions begin at entry p."""
+    """q plus the expectation of the values of the next states v0, v0 + 1, ...; the transitions begin at entry p."""
     for j in range(n_next):
         q = vfma(vload(data, 8 * (p + j)), vload(v, 8 * (v0 + j)), q)
     return q
@@ -66,7 +66,7 @@ def expectation(data, p, n_next, v, v0, q):
 
 @inlined
 def _deterministic(begin, end, value, s, out):
-    """In each lane, 1 at the first of rows begin..end-1 whose entry of `out` is the value of state s, 0 at the others."""
+    """In each lane, set `out` to 1 at the first of rows begin..end-1 where it equals the value of state s, and to 0 elsewhere."""
     for lane in range(8):
         target = value[8 * s + lane]
         found = False
@@ -80,7 +80,7 @@ def _deterministic(begin, end, value, s, out):
 
 @inlined
 def _softmax(begin, end, least, eta, sum_q, out):
-    """The policy of rows begin..end-1, those of one state, from their sums of Q, of which `least` is the least."""
+    """The policy of the rows begin..end-1 of one state, from their sums of Q, whose minimum is `least`."""
     total = vset(0.0)
     for r in range(begin, end):
         x = vexp(vmul(eta, vsub(least, vload(sum_q, 8 * r))))
@@ -133,13 +133,19 @@ def packed_steps(
     """`n_steps` steps of the chains of one pack under one dynamics and one loss per lane; see `chain.chain_steps`."""
     pack = Pack(block, layers, rows, data)
     rule = Rule(half_loss, half_dynamics, weight, eta)
+    line = k
     for step in range(n_steps):
         if step > 0:
-            past = store[k + step - 1]
+            past = store[line - 1]
             if count_actions:
                 for r in range(past.size):
                     visits[r] += past[r]
             else:
                 add_visits(pack, past, d, w, visits)
-        now = Step(store[k + step], store[k + step if greedy else k + step + 1], sum_q, v)
+        if line + 1 == store.shape[0]:
+            for r in range(store.shape[1]):
+                store[0, r] = store[line, r]
+            line = 0
+        now = Step(store[line], store[line if greedy else line + 1], sum_q, v)
         _backup(pack, greedy, losses, visits, rule, now)
+        line += 1

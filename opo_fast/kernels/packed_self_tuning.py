@@ -1,4 +1,7 @@
-"""Steps of the self-tuning policy chains of a pack, up to eight contexts of one small layout in lockstep."""
+"""Steps of the self-tuning policy chains of a pack: up to eight contexts of one small layout, one per lane.
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ __all__ = ["packed_self_tuning_steps"]
 
 @inlined
 def _fall(v, v0, n, order):
-    """order[8 * t + lane] = the position of the t-th largest of v's n values from v0 on, lane by lane."""
+    """In each lane, order[8 * t + lane] = the position of the t-th largest of the n values of v from v0 on."""
     for lane in range(8):
         for j in range(n):
             t = j
@@ -27,7 +30,7 @@ def _fall(v, v0, n, order):
 
 @inlined
 def _moved(data, p, n_next, v, v0, order, left):
-    """By how much the expectation falls when the mass `left` of a row of one lane goes from the largest values to the least."""
+    """By how much an expectation falls if mass `left` of a row of one lane moves from the largest values to the least one."""
     least = v[v0 + 8 * order[8 * (n_next - 1)]]
     moved = 0.0
     t = 0
@@ -58,7 +61,7 @@ def _least_q(p, n_next, v, v0, q, plausible):
 
 @inlined
 def _hedge(rows, s, hedge, mean, least):
-    """The step of AdaHedge in state s of all lanes, whose regrets are losses already, of which `least` is the least."""
+    """The step of AdaHedge in state s of all lanes. The losses have already been added to the regrets, whose minimum is `least`."""
     zero = vset(0.0)
     rate = vset(hedge.log_actions[s])
     gap = vload(hedge.gap, 8 * s)
@@ -89,7 +92,7 @@ def packed_self_tuning_steps(
 ):  # fmt: skip
     """`n_steps` steps of the chains of one pack; see `self_tuning.self_tuning_steps`.
 
-    A line of `table` has the address and size of a plausible dynamics' transitions; `order` has room for a layer of states.
+    Each line of `table` has the address and size of a plausible dynamics' transitions; `order` is a work array for the states of a layer.
     """
     zero = vset(0.0)
     for step in range(n_steps):

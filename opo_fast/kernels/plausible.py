@@ -1,4 +1,4 @@
-"""The least expectation of the next layer's values over plausible dynamics, pair by pair."""
+"""The least expectation of the next layer's values over plausible dynamics, for each row (allowed state-action pair)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .evaluation import expectation
 __all__ = ["TABLE", "expected", "fall", "least_q"]
 
 TABLE = 8
-"""Numbers of a line of a table of candidates: kind; address and size of data, row pointers and positions; address of the blocks."""
+"""Columns of a table of candidates: kind; address and size of data, row pointers and positions; address of the blocks."""
 
 
 @inlined
 def _candidate(model, table, i):
-    """The model of a plausible dynamics, of the layout, mask and number type of `model`."""
+    """The model of candidate i, which has the layout, mask and dtype of `model`."""
     return Model(
         table[i, 0],
         view(table[i, 1], table[i, 2], model.data),
@@ -31,12 +31,13 @@ def _candidate(model, table, i):
 
 @kernel
 def expected(model, h, lo, hi, v, q):
-    """q[r - lo] += E[v(s') | row r] for rows lo..hi-1 of layer h. Compiled once, and called: writing it into its callers takes long."""
+    """q[r - lo] += E[v(s') | row r] for rows lo..hi-1 of layer h. Not inlined, which would take long to compile."""
     expectation(model, h, lo, hi, v, q, lo, q, lo)
 
 
 @inlined
 def _copy(x, r0, n, y):
+    """y[:n] = x[r0 : r0 + n]."""
     full = n // 8 * 8
     for i in range(0, full, 8):
         vstore(y, i, vload(x, r0 + i))
@@ -56,6 +57,7 @@ def _lower(x, n, y):
 
 @inlined
 def _sift(order, first, end, v, v0):
+    """Sift order[first] down in the heap order[:end], whose root is the position of the least value."""
     root = first
     while 2 * root + 1 < end:
         child = 2 * root + 1
@@ -69,11 +71,11 @@ def _sift(order, first, end, v, v0):
 
 @inlined
 def fall(v, v0, n, order):
-    """order[:n] = the positions 0..n-1 of v[v0:], from the largest value to the least (heap sort)."""
+    """order[:n] = the positions 0..n-1 of v[v0:], sorted from the largest value to the least (heap sort)."""
     for j in range(n):
         order[j] = j
     for step in range(2 * n - 1):
-        # First the heap is built, from the last parent on; then its least goes to the end, again and again.
+        # First build the heap; then repeatedly move its root, the least value, to the end.
         building = step < n
         end = n if building else 2 * n - 1 - step
         if not building:
@@ -111,7 +113,7 @@ def _move_dense(model, h, lo, hi, v, order, radius, q):
 
 @inlined
 def _move_csr(model, h, lo, hi, v, least, radius, q):
-    """See `_move`. A row has few next states: the largest value that is left is looked for again and again."""
+    """See `_move`. A row has few next states, so the largest remaining value is searched for each time instead of sorting."""
     v0 = model.layers[h + 1]
     start = model.block[h] - model.rows[model.layers[h]]
     for r in range(lo, hi):
@@ -142,7 +144,7 @@ def _move_csr(model, h, lo, hi, v, least, radius, q):
 
 @kernel
 def _move(model, h, lo, hi, v, order, radius, q):
-    """Take from q[r - lo], an expectation of v, what it falls by when `radius` of the mass moves from the largest to the least v."""
+    """Lower q[r - lo], an expectation of v, to that after mass `radius[r]` moves from the largest values to the least one."""
     v0 = model.layers[h + 1]
     n_next = model.layers[h + 2] - v0
     if model.kind == 0:
@@ -159,8 +161,8 @@ def _move(model, h, lo, hi, v, order, radius, q):
 def least_q(model, h, lo, hi, v, lower, table, radius, order, q, e):
     """q[r - lo] = lower(r) + min_P E_P[v(s') | row r] for rows lo..hi-1 of layer h, over the plausible P.
 
-    They are the candidates of `table` one by one; or, where `radius` has numbers, all rows within this total variation of the
-    rows of the one candidate.
+    The plausible P are the candidates of `table`; or, if `radius` is not empty, all distributions within this total variation distance
+    of the row of the single candidate.
     """
     _copy(lower, lo, hi - lo, q)
     if h < model.block.size - 1:

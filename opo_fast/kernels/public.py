@@ -1,4 +1,4 @@
-"""The operations on one model for code that is compiled by others: see `opo_fast.kernels`."""
+"""The public kernels, which users call from their own compiled code: see `opo_fast.kernels`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from .forward import STATES, visit
 __all__ = ["VERSION", "ModelArrays", "arrays", "chain_step", "evaluate", "occupancy", "solve", "work_size"]
 
 VERSION = np.zeros(0, [(KEY.replace(" ", "_") or "interpreted", "u1")])
-"""A value without content whose type names the sources of the kernels: whoever takes it as an argument depends on them."""
+"""An empty array whose dtype identifies the sources of the kernels: functions that take it are compiled again when these change."""
 VERSION.flags.writeable = False
 
 
 class ModelArrays(NamedTuple):
-    """A model as compiled code gets it; made by `arrays`.
+    """A model in the form for compiled code; built by `arrays`.
 
     Attributes
     ----------
     kind : int
         0 for dense transitions, 1 for CSR.
     data, indptr, indices, block, layers, rows : ndarray
-        Layout and transitions, read-only (the *model arguments* of `opo_fast.kernels`). A *row* is a pair that the action mask
-        allows; rows ``rows[s]`` to ``rows[s + 1]`` are those of state s, states ``layers[h]`` to ``layers[h + 1]`` those of
-        layer h.
+        Layout and transitions, read-only (the *model arguments* of `opo_fast.kernels`). A *row* is a state-action pair that the
+        action mask allows. State s has the rows from ``rows[s]`` to ``rows[s + 1] - 1``, and layer h the states from ``layers[h]`` to
+        ``layers[h + 1] - 1``.
     losses : ndarray, shape (n_rows,)
         Losses of the rows, read-only.
     width, parts : int
-        How sums are ordered: a matter of shape.
+        They determine the order of sums, and depend on the shape alone.
     version : ndarray
         `VERSION`.
     """
@@ -53,7 +53,7 @@ class ModelArrays(NamedTuple):
 
 
 def arrays(mdp: Any) -> ModelArrays:
-    """The arrays of an `opo_fast.LayeredMDP`, which they share: keep the model as long as they are in use.
+    """The arrays of a model. They share its memory, so keep the model as long as they are in use.
 
     Parameters
     ----------
@@ -66,17 +66,17 @@ def arrays(mdp: Any) -> ModelArrays:
     Raises
     ------
     ValueError
-        Something else; or an `UpdatableMDP` whose last update failed on the way.
+        `mdp` is not a model, or is an `UpdatableMDP` whose last update failed half-way.
     """
     if not (hasattr(mdp, "transitions") and hasattr(type(mdp), "row_losses")):
-        raise ValueError(f"mdp is a {type(mdp).__name__}: one opo_fast.LayeredMDP or opo_fast.UpdatableMDP is needed")
+        raise ValueError(f"mdp is a {type(mdp).__name__}: an opo_fast.LayeredMDP or opo_fast.UpdatableMDP is needed")
     t = mdp.transitions
     return ModelArrays(*t.arguments, mdp.row_losses, t.width, t.parts, VERSION)
 
 
 @brief
 def _most_rows(model):
-    """Rows of the largest layer."""
+    """Number of rows of the largest layer."""
     most = 0
     for h in range(model.block.size):
         most = max(most, model.rows[model.layers[h + 1]] - model.rows[model.layers[h]])
@@ -85,7 +85,7 @@ def _most_rows(model):
 
 @brief
 def _most_states(model):
-    """States of the largest layer."""
+    """Number of states of the largest layer."""
     most = 0
     for h in range(model.block.size):
         most = max(most, model.layers[h + 1] - model.layers[h])
@@ -94,8 +94,8 @@ def _most_states(model):
 
 @brief
 def work_size(model):
-    """Length of the vector `work` that `occupancy` and `chain_step` need, one for each thread."""
-    # Occupancy of states and a vector beyond, halves of beta_dynamics, parts of a CSR layer; weights and two lines of rows.
+    """Length of the vector `work` for `occupancy` and `chain_step`; each thread needs a separate one."""
+    # Occupancies of states and a vector more, beta_dynamics / 2 per layer, parts of a CSR layer; three times the rows of a layer.
     states = model.layers[model.block.size] + 8 + model.block.size
     if model.kind == 1:
         states += model.parts * _most_states(model)
@@ -104,7 +104,7 @@ def work_size(model):
 
 @inlined
 def _back(model, greedy, policy, q, v):
-    """One backward sweep of one thread, which keeps Q."""
+    """Backward sweep on one thread, with Q of all layers."""
     chunk = STATES if model.kind == 1 else v.size
     backward_sweep(
         model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers,
@@ -139,7 +139,7 @@ def solve(model, q, v, policy):
     ----------
     model : ModelArrays
     q, v, policy : ndarray
-        Filled, as `evaluate` fills them; `policy` is 1 at the first row of each state that has the least Q, and 0 elsewhere.
+        Filled as in `evaluate`; `policy` is 1 at the row with the least Q of each state (the first one on ties), and 0 elsewhere.
     """
     vector(q)
     vector(v)
@@ -158,7 +158,7 @@ def _visit(model, policy, visits, work):
 
 @kernel
 def occupancy(model, policy, out, work):
-    """Occupancy of the rows under a policy.
+    """Occupancies of the rows under a policy.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sampling: one trajectory and the probabilities along one, from uniforms that come in as arrays."""
+"""Sampling of a trajectory from given uniforms. A row is an allowed state-action pair."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["rollout"]
 
 @brief
 def rollout(kind, data, indptr, indices, block, layers, rows, policy, u_action, u_next, states, chosen):
-    """Play `policy` (per row) from the first state: `states` (H+1, the last is the end state) and `chosen` rows (H).
+    """Play `policy` (one number per row) from the first state; fills `states` (H + 1, ends with the end state) and `chosen` rows (H).
 
-    Inverse-CDF sampling; where rounding leaves the uniform above the last sum, the last outcome of positive
-    probability is taken, never one of probability 0.
+    Inverse-CDF sampling. If the uniform exceeds the last cumulative sum because of rounding, the last outcome of positive probability is
+    taken.
     """
     horizon = block.size
     s = 0

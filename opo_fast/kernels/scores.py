@@ -1,4 +1,4 @@
-"""Sums of the oracles: rows of a least-squares problem into triangular factors, and the probabilities along a path."""
+"""Kernels of the oracles: least squares by triangular factors, and the probabilities along a path."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["add_rows", "path_probabilities"]
 def add_rows(factors, width, which, rows):
     """Rotate rows (features, target), in their order, into upper triangular factors R with R'R = sum of row' row.
 
-    `factors` holds blocks of width * width, row by row; row i of `rows` (overwritten) goes into block ``which[i]``.
-    Givens rotations: unlike the sum of products, the factor does not square the condition number. Row after row, so
-    that the bits do not depend on how the rows came in batches.
+    `factors` has blocks of width * width, stored row by row; row i of `rows` (overwritten) goes into block ``which[i]``. Unlike sums of
+    products, Givens rotations do not square the condition number. They take one row at a time, so the bits do not depend on how the
+    rows are split into batches. Rows of this problem are not state-action pairs.
     """
     for i in range(which.size):
         base = which[i] * width * width
@@ -42,7 +42,7 @@ def add_rows(factors, width, which, rows):
 
 @kernel
 def path_probabilities(kind, data, indptr, indices, block, layers, rows, chosen, states, out):
-    """P(s_{h+1} | s_h, a_h) of the chosen rows, h = 1..H-1, into `out`; `states` has H + 1 entries."""
+    """out = P(s_{h+1} | s_h, a_h), h = 1..H-1, for the chosen rows (allowed state-action pairs); `states` has H + 1 entries."""
     for h in range(block.size - 1):
         first = rows[layers[h]]
         i = chosen[h] - first

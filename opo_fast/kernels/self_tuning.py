@@ -1,4 +1,7 @@
-"""Steps of the self-tuning policy chain at one context; `opo_fast.algorithm.self_tuning` has the same in plain NumPy."""
+"""Steps of the self-tuning policy chain at one context; `opo_fast.algorithm.self_tuning` has the same in plain NumPy.
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,15 @@ def self_tuning_steps(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, keep, chunk, width, with_bonus, losses, visits,
     bonus, plausible, store, sums, last_q, d, w, private, scratch,
 ):  # fmt: skip
-    """`n_steps` steps under the same fits and plausible sets, from policy `store[k]` on: what thread `me` of `n` does.
+    """`n_steps` steps with the same fits and plausible sets, from policy `store[k]` on: the work of thread `me` of `n`.
 
-    Q is the greater of 0, of losses - bonus + E[V] where `with_bonus` is set, and of `lower` plus the least E[V] over the
-    plausible dynamics (see `plausible.least_q`) where `table` has lines. With `keep` each step writes its policy to the next
-    line of `store`, and `visits` counts as for `chain_steps`; without, line k is written over, and there must be no bonus.
-    `bonus` is (half_loss, half_dynamics, weight), `plausible` (lower, table, radius, order), `sums` (regret, v, gap, total,
-    log_actions, excess) of `Hedge`: Python hands over more than thirty arguments in a way that kernels cannot inline.
-    `last_q`, where it has numbers, gets the last step's Q before it is raised to 0. `scratch` has three lines per thread for the
-    rows of a chunk, `order` one per thread for the states of a layer.
+    Q is the maximum of 0; of losses - bonus + E[V], if `with_bonus` is set; and of `lower` plus the least E[V] over the plausible
+    dynamics (see `plausible.least_q`), if `table` is not empty. With `keep`, each step writes its policy to the next line of `store`, and
+    `visits` is used as in `chain_steps`; without it, line k is overwritten, and there must be no bonus. `bonus` is (half_loss,
+    half_dynamics, weight), `plausible` is (lower, table, radius, order), and `sums` is (regret, v, gap, total, log_actions, excess) of
+    `Hedge`; they are tuples because Numba cannot inline calls with more than thirty arguments, which Python compiles differently.
+    `last_q`, if not empty, gets the last step's Q before it is raised to 0. `scratch` has three lines per thread for the rows of a
+    chunk, `order` one line per thread for the states of a layer.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     half_loss, half_dynamics, weight = bonus

@@ -3,9 +3,9 @@
 M. Kreutzer, G. Hager, G. Wellein, H. Fehske, A. R. Bishop: A unified sparse matrix data format for efficient general sparse
 matrix-vector multiplication on modern processors with wide SIMD units. SIAM J. Sci. Comput. 36(5), 2014.
 
-Each part of a layer (see `forward.visit`) has a copy of its own, so that the sums, and with them their bits, are those of the
-scatter: a lane goes through the rows of the part that lead to its state, in their order, and lanes that have fewer are filled
-up with weights of 0. States are sorted by their numbers of rows, `WINDOW` at a time.
+Each part of a layer (see `forward.visit`) has a separate copy, so that the sums and their bits are those of the scatter: a lane sums
+over the rows (allowed state-action pairs) of the part that lead to its state, in their order. Lanes with fewer rows are padded with
+probabilities of 0. In each window of `WINDOW` states, states are sorted by their numbers of rows.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Pass, Slices, Team
-from ._groups import AHEAD, is_policy
+from ._groups import AHEAD, MANY, NEAR, SCATTERED, is_policy
 from ._jit import inlined, kernel
-from ._simd import prefetch, vfma, vgather, vget, vload, vset
+from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
 from ._sync import meet
 from .forward import STATES, fill_weights, merge
 
 __all__ = ["WINDOW", "slice_fill", "slice_shape", "visit_slices"]
 
 WINDOW = 64
-"""States that are sorted among themselves."""
+"""Number of states that are sorted together."""
 
 
 @inlined
 def _sort(count, lo, hi, states, at):
-    """Write states lo..hi-1 to states[at], ..., those of the most rows first, equal ones in their order."""
+    """Write states lo..hi-1 to states[at:], sorted by their numbers of rows, the largest first; a stable sort."""
     for j in range(lo, hi):
         i = at + j - lo
         while i > at and count[states[i - 1]] < count[j]:
@@ -38,10 +38,10 @@ def _sort(count, lo, hi, states, at):
 
 @kernel
 def slice_shape(indptr, indices, blocks, count, starts, states):
-    """Which states each slice holds, and where its entries start; the return value is where the last end.
+    """Fill the states and the first entry of each slice; returns the number of entries.
 
-    A line of `blocks` is one part of one block: first and last line of `indptr`, number of next states, first slice. `count` is
-    working memory for each next state.
+    Each line of `blocks` is one part of one block: its first and last position in `indptr`, number of next states, and first slice.
+    `count` is a work array with one number per next state.
     """
     end = 0
     for b in range(blocks.shape[0]):
@@ -60,7 +60,7 @@ def slice_shape(indptr, indices, blocks, count, starts, states):
 
 @kernel
 def slice_fill(data, indptr, indices, blocks, at, starts, states, positions, weights):
-    """Write the transitions of `blocks` to their slices; `positions` and `weights` are 0 before."""
+    """Write the transitions of `blocks` to their slices; `positions` and `weights` must be 0 before."""
     for b in range(blocks.shape[0]):
         first, last, n_next, slice0 = blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 3]
         for j in range(n_next):
@@ -74,22 +74,41 @@ def slice_fill(data, indptr, indices, blocks, at, starts, states, positions, wei
 
 
 @inlined
-def _gather(slices, slice0, n_next, w, w0, private, to):
-    """private[to + j] = the sum over the rows of a part, whose weights begin at w[w0], for its next states j."""
+def _slice_sums(slices, begin, end, w, w0, near):
+    """The sums of the eight next states of the slice whose entries are begin..end-1; weights of rows are asked for `near` entries ahead."""
+    x = vset(0.0)
+    for p in range(begin, end, 8):
+        prefetch(slices.weights, p + AHEAD)
+        prefetch(slices.positions, p + AHEAD)
+        if near > 0:
+            qask(w, w0, slices.positions, p + near)
+            qask(w, w0, slices.positions, p + near + 4)
+        x = vfma(vload(slices.weights, p), vgather(w, w0, slices.positions, p), x)
+    return x
+
+
+@inlined
+def _gather(slices, slice0, n_rows, n_next, w, w0, private, to):
+    """private[to + j] = the sum over the `n_rows` rows of a part, whose weights begin at w[w0], for its next states j."""
+    before = np.int64(0)
     for j in range(0, n_next, 8):
         i = slice0 + j // 8
-        x = vset(0.0)
-        for p in range(slices.starts[i], slices.starts[i + 1], 8):
-            prefetch(slices.weights, p + AHEAD)
-            prefetch(slices.positions, p + AHEAD)
-            x = vfma(vload(slices.weights, p), vgather(w, w0, slices.positions, p), x)
+        begin = slices.starts[i]
+        end = slices.starts[i + 1]
+        near = 0
+        if n_rows >= MANY and begin < end:
+            # The first lane has entries of its own to the end, and in a band those of neighbouring slices are near each other.
+            here = np.int64(slices.positions[(begin + end) // 16 * 8])
+            near = min(NEAR, slices.positions.size - end) if abs(here - before) >= SCATTERED else 0
+            before = here
+        x = _slice_sums(slices, begin, end, w, w0, near) if near > 0 else _slice_sums(slices, begin, end, w, w0, 0)
         for lane in range(min(8, n_next - j)):
             private[to + np.int64(slices.states[8 * i + lane])] = vget(x, lane)
 
 
 @inlined
 def _visit_layer(slices, team, h, work, policy, tolerance, visits):
-    """Weights of the rows of this thread's parts of layer h, and the sums that they send on; whether the policy is valid."""
+    """Weights of the rows of this thread's parts of layer h, and the parts' sums for the next states; whether the policy is valid."""
     layers, rows = slices.layers, slices.rows
     s0 = layers[h]
     size = layers[h + 1] - s0
@@ -103,7 +122,7 @@ def _visit_layer(slices, team, h, work, policy, tolerance, visits):
             if tolerance >= 0.0 and not is_policy(policy, rows, c0, c1, work.width, tolerance):
                 valid = False
             fill_weights(rows, c0, c1, work.width, policy, work.d, visits, visits, 0)
-        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), n_next, visits, rows[lo], work.private, p * n_next)
+        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), rows[hi] - rows[lo], n_next, visits, rows[lo], work.private, p * n_next)
     return valid
 
 
@@ -111,7 +130,7 @@ def _visit_layer(slices, team, h, work, policy, tolerance, visits):
 def visit_slices(
     starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, policy, tolerance, d, visits, private
 ):  # fmt: skip
-    """The occupancy of `policy` under a CSR model from its slices: the sums of `forward.visit`. `visits` is filled, not added to."""
+    """The occupancy of `policy` under a CSR model from its slices, with the sums of `forward.visit`. It fills `visits`."""
     slices = Slices(starts, states, positions, weights, first, layers, rows)
     team = Team(me, n, gate)
     work = Pass(n_parts, width, d, visits, private)

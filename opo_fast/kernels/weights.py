@@ -1,4 +1,4 @@
-"""Exploration bonus and exponential weights on flat arrays, and the checks of policies."""
+"""Exploration bonus, exponential weights, and the check of policies. A row is an allowed state-action pair."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def bonus(visits, beta, out):
 
 @brief
 def expand_rows(pairs, values):
-    """Move the numbers of the rows, at the beginning of `values`, to the pairs they belong to; 0 at all others."""
+    """Move the numbers of the rows, at the beginning of `values`, to their state-action pairs; all other pairs get 0."""
     end = values.size
     for r in range(pairs.size - 1, -1, -1):
-        # A pair is never before its row, so that nothing is written over before it has moved.
+        # The number of a pair is never below that of its row, so nothing is overwritten before it has moved.
         x = values[r]
         for i in range(pairs[r], end):
             values[i] = 0.0
@@ -36,7 +36,7 @@ def expand_rows(pairs, values):
 
 @brief
 def count_saturated(visits, lane, lanes, layers, rows, half_loss, half_dynamics):
-    """Number of rows of one lane at which both terms of the bonus are at their cap; a term of beta 0 is not looked at."""
+    """Number of rows of one lane at which both terms of the bonus are at their cap; a term with beta 0 is ignored."""
     count = 0
     for h in range(half_dynamics.size):
         first = half_loss if half_loss > 0.0 else half_dynamics[h]
@@ -50,7 +50,7 @@ def count_saturated(visits, lane, lanes, layers, rows, half_loss, half_dynamics)
 
 @brief
 def exponential_weights(policy, q, eta, out):
-    """Row by row, out proportional to policy * exp(-eta q), in log space with the least q and the maximum shifted out.
+    """In each state, out proportional to policy * exp(-eta q); computed from logarithms, from which the maximum is subtracted.
 
     policy, q and out are (n_states, n_actions). An action of probability 0 stays at 0.
     """
@@ -64,7 +64,7 @@ def exponential_weights(policy, q, eta, out):
         for a in range(n_actions):
             x = -math.inf
             if policy[s, a] > 0.0:
-                # Halves, since the range of q may be no double where eta times it is one.
+                # Halved, since the difference q - least may overflow even if eta times it does not.
                 x = math.log(policy[s, a]) - 2.0 * (eta * (0.5 * q[s, a] - 0.5 * least))
             out[s, a] = x
             top = max(top, x)
@@ -79,10 +79,10 @@ def exponential_weights(policy, q, eta, out):
 
 @brief
 def check_policy(policy, allowed, tolerance):
-    """First fault of an (n_states, n_actions) policy: its code plus 8 times its pair; 0 where there is none.
+    """First fault of an (n_states, n_actions) policy: its code plus 8 times the number of its state-action pair; 0 if there is none.
 
-    1 an entry that is not finite, 2 a negative entry, 3 a masked action with a probability above 0, 4 a row whose sum
-    misses 1 by more than `tolerance`. `allowed` is empty where every action is.
+    Codes: 1 an entry is not finite, 2 an entry is negative, 3 a masked action has a probability above 0, 4 the sum of a state differs
+    from 1 by more than `tolerance`. `allowed` is empty if every action is allowed.
     """
     n_states, n_actions = policy.shape
     masked = allowed.size > 0
@@ -95,7 +95,7 @@ def check_policy(policy, allowed, tolerance):
             least = min(least, policy[s, a])
             if masked:
                 stray = stray or (policy[s, a] > 0.0 and not allowed[s, a])
-        # A sum with NaN or infinity in it is not within the tolerance either.
+        # NaN and infinity fail this test too.
         if least >= 0.0 and abs(total - 1.0) <= tolerance and not stray:
             continue
         for a in range(n_actions):

@@ -1,4 +1,4 @@
-"""What the public operations take and give: models, policies, and arrays of the caller to be filled."""
+"""Arguments and results of the public operations: models, policies, and output arrays."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ __all__ = [
     "check_policy",
     "checked_policy",
     "is_stationary",
-    "own",
     "plain",
     "own_policy_rows",
     "policy_rows",
     "to_fill",
     "values_to_fill",
+    "writable",
 ]
 
 Array = npt.NDArray[Any]
 Backend = Literal["numba", "numpy"]
 
 UNCHECKED = -1.0
-"""The tolerance at which a kernel does not look at a policy."""
+"""The tolerance with which a kernel does not check the policy."""
 
 
 def check_backend(backend: str) -> None:
+    """Refuse a `backend` that is not "numba" or "numpy"."""
     one_of(backend, "backend", ("numba", "numpy"))
 
 
 def as_model(mdp: Any) -> LayeredMDP | UpdatableMDP:
-    """`mdp`, ready for kernels."""
+    """`mdp`, which must be a model that kernels can read."""
     if isinstance(mdp, UpdatableMDP):
         mdp.check_whole()
         return mdp
@@ -66,7 +67,7 @@ def check_policy(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike) -> Array
 
 
 def _policy_of(model: LayeredMDP | UpdatableMDP, array: Array) -> Array:
-    """A policy for all states; the message for another shape names (S, A), too, where that is taken."""
+    """A policy for all states. For a stationary model, the message about a wrong shape also names (S, A)."""
     d = model.transitions.distinct
     if d is not None and array.shape != model.layout.shape != d.stationary_shape:
         raise OpoError(f"policy has shape {array.shape}: {d.shapes()} is needed")
@@ -74,13 +75,13 @@ def _policy_of(model: LayeredMDP | UpdatableMDP, array: Array) -> Array:
 
 
 def is_stationary(t: Transitions, policy: Array) -> bool:
-    """Whether a policy has one line for each state of a stationary layer, not for all states."""
+    """Whether a policy is given for the S states of a stationary model, not for all states of the layout."""
     d = t.distinct
     return d is not None and policy.shape == d.stationary_shape != t.layout.shape
 
 
 def _own_policy(d: Distinct, policy: Array) -> Array:
-    """A stationary policy for the own states."""
+    """A stationary policy, checked, for the own states (see `Rows`)."""
     checked = checked_policy(policy, None, None if d.mask is None else d.mask[d.own(d.layout.horizon - 1)])
     return d.spread(checked, np.full(policy.shape[1], 1.0 / policy.shape[1]))
 
@@ -91,29 +92,32 @@ def as_policy(layout: Layout, action_mask: Array | None, policy: npt.ArrayLike) 
 
 
 def own_policy_rows(d: Distinct, policy: Array) -> Array:
-    """A stationary policy, one number per row of the own states."""
+    """A stationary policy, checked, with one number per row (allowed state-action pair) of the own states."""
     rows = _own_policy(d, policy).reshape(-1)
     return rows if d.pairs is None else rows[d.pairs]
 
 
-def policy_rows(mdp: LayeredMDP | UpdatableMDP, array: Array, room: Array | None = None) -> tuple[Array, float]:
-    """The policy `array`, one number per row, and the tolerance at which the kernel that reads it is to check it as it goes."""
+def policy_rows(mdp: LayeredMDP | UpdatableMDP, array: Array, buffer: Array | None = None) -> tuple[Array, float]:
+    """The policy `array` with one number per row, and the tolerance with which the kernel that reads it must check it.
+
+    `buffer`, if given, may be filled with the policy.
+    """
     t = mdp.transitions
     if is_stationary(t, array):
         return t.gather(check_policy(mdp, array)), UNCHECKED
     if t.pairs is None and array.shape == t.layout.shape:
         return plain(array).reshape(-1), tolerance_of(array.dtype)
     checked = _policy_of(mdp, array).reshape(-1)
-    return checked if t.pairs is None else np.take(checked, t.pairs, out=room, mode="clip"), UNCHECKED
+    return checked if t.pairs is None else np.take(checked, t.pairs, out=buffer, mode="clip"), UNCHECKED
 
 
 def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array, results: Sequence[Array | None] = ()) -> Array:
-    """`out`, an array that a result may be written to and that shares no memory with the inputs; None: a new one.
+    """`out`, checked to be an array that a result can be written to; a new array if it is None.
 
-    Nor with `results`, which out[0], out[1] and so on are for.
+    It must not share memory with the inputs, nor with `results`, which are the arrays given as out[0], out[1] and so on.
     """
     if out is None:
-        return _room(shape)
+        return _new_array(shape)
     if type(out) is not np.ndarray or out.dtype != FLOAT64 or out.shape != shape:
         what = f"has dtype {out.dtype} and shape {out.shape}" if isinstance(out, np.ndarray) else f"is a {type(out).__name__}"
         raise OpoError(f"{name} {what}: a float64 array of shape {shape} is needed")
@@ -121,24 +125,24 @@ def to_fill(out: Any, name: str, shape: tuple[int, ...], *inputs: Array, results
         raise OpoError(f"{name} is {'not contiguous' if out.flags.writeable else 'read-only'}: a writable C-contiguous array is needed")
     for given in inputs:
         if np.may_share_memory(out, given):
-            raise OpoError(f"{name} shares memory with an argument that is read: another array is needed")
+            raise OpoError(f"{name} shares memory with an argument that is read: pass a separate array")
     for i, other in enumerate(results):
         if other is not None and np.may_share_memory(out, other):
-            raise OpoError(f"{name} shares memory with out[{i}]: another array is needed")
+            raise OpoError(f"{name} shares memory with out[{i}]: pass a separate array")
     return out
 
 
 def values_to_fill(shape: tuple[int, ...], returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
-    """Arrays for Q of this shape (..., n_states, A), if it is to be kept, and for V."""
+    """Arrays for Q, of this shape (..., n_states, A), and for V; None instead of Q if only V is returned."""
     if returns != "all":
         return None, to_fill(out, "out", shape[:-1], *inputs)
     if out is None:
-        return _room(shape), _room(shape[:-1])
+        return _new_array(shape), _new_array(shape[:-1])
     q = to_fill(out[0], "out[0]", shape, *inputs)
     return q, to_fill(out[1], "out[1]", shape[:-1], *inputs, results=(q,))
 
 
-def _room(shape: tuple[int, ...]) -> Array:
+def _new_array(shape: tuple[int, ...]) -> Array:
     count = math.prod(shape)
     return np.empty(shape) if count < 4096 else aligned(count).reshape(shape)
 
@@ -152,13 +156,13 @@ _ALL = np.empty((0, 0), dtype=np.bool_)
 
 
 def checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> Array:
-    """`array` as a valid contiguous float64 policy, of a layout if there is one."""
+    """`array` as a valid contiguous float64 policy. With a `layout`, its shape must be that of the layout."""
     if layout is not None and array.shape != layout.shape:
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
     if array.ndim != 2 or 0 in array.shape:
         raise OpoError(f"policy has shape {array.shape}: (n_states, n_actions) is needed")
     result = plain(array)
-    fault = weight_kernels.check_policy(result, _ALL if mask is None else own(mask), tolerance_of(array.dtype))
+    fault = weight_kernels.check_policy(result, _ALL if mask is None else writable(mask), tolerance_of(array.dtype))
     if fault:
         pair, code = divmod(int(fault), 8)
         s, a = divmod(pair, array.shape[1])
@@ -170,13 +174,13 @@ def checked_policy(array: Array, layout: Layout | None, mask: Array | None) -> A
 
 
 def plain(array: Array) -> Array:
-    """A writable contiguous float64 array of the same content."""
+    """A writable contiguous float64 array with the same content; the array itself if it is one."""
     flags = array.flags
     if array.dtype == FLOAT64 and flags.c_contiguous and flags.writeable:
         return array
-    return own(np.ascontiguousarray(array, dtype=np.float64))
+    return writable(np.ascontiguousarray(array, dtype=np.float64))
 
 
-def own(array: Array) -> Array:
-    """A writable array of the same content, since Numba compiles read-only arrays apart."""
+def writable(array: Array) -> Array:
+    """A writable array with the same content, since Numba would compile the kernels again for read-only arrays."""
     return array if array.flags.writeable else array.copy()

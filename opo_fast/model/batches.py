@@ -1,4 +1,7 @@
-"""The public operations on many policies, many models, or pairs of both, in one call of a kernel."""
+"""The public operations on many policies, many models, or pairs of both, in one kernel call.
+
+A row is an allowed state-action pair; a line is one policy's or model's part of a 2-D array.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ __all__ = ["checked_policies", "evaluate", "is_batch", "occupancy", "solve"]
 Array = npt.NDArray[Any]
 
 _WORTH = 1 << 16
-"""Multiplications for each further thread."""
+"""Multiplications that are worth one more thread."""
 
 
 def is_batch(mdp: Any, policy: Array | None) -> bool:
-    """Whether these are many models, or many policies under one."""
+    """Whether these are many models, or many policies for one model."""
     return isinstance(mdp, (list, tuple)) or (policy is not None and policy.ndim == 3)
 
 
@@ -103,11 +106,11 @@ def solve(mdp: Any, returns: str, out: Any, backend: Backend) -> Solution | Arra
     return Solution(q, v, policy)
 
 
-# -- what is given and what is returned ------------------------------------------------------------------------------------
+# -- arguments and results -------------------------------------------------------------------------------------------------
 
 
 def _models(mdp: Any) -> list[LayeredMDP | UpdatableMDP]:
-    """The models of a call, of one layout and mask."""
+    """The models of a call, which must have the same layout and mask."""
     mdps = list(mdp) if isinstance(mdp, list | tuple) else [mdp]
     if not mdps:
         raise OpoError("mdp is empty: at least one model is needed")
@@ -137,7 +140,7 @@ def checked_policies(array: Array, layout: Layout | None, mask: Array | None) ->
 
 
 def _policies(mdps: Sequence[Any], policy: Array) -> tuple[Transitions, Array, float]:
-    """Layout and mask; the policies (B or 1, n_rows); and the tolerance at which the kernel is to check them."""
+    """The first model's transitions; the policies (B or 1, n_rows); and the tolerance with which the kernel must check them."""
     t = mdps[0].transitions
     if policy.ndim not in (2, 3) or policy.shape[-2:] != t.layout.shape or policy.shape[0] == 0:
         raise OpoError(f"policy has shape {policy.shape}: {t.layout.shape} or (B, {t.layout.n_states}, {t.layout.n_actions}) is needed")
@@ -180,12 +183,12 @@ def _back_policies(mdp: Any, policies: Array, tolerance: float, lines: Array | N
         groups = -(-count // many.WIDE)
         threads, chunk = _threads(groups, work), 32
         q = aligned(threads * many.WIDE * chunk * t.layout.n_actions) if lines is None else lines.reshape(-1)
-        room = aligned(threads * many.WIDE * (2 * most + 8))
-        after: tuple[Any, ...] = (chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v, room)
+        near = aligned(threads * many.WIDE * (2 * most + 8))
+        after: tuple[Any, ...] = (chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v, near)
         return run_together(many.evaluate_csr, t.arguments, after, threads, work)
     groups = -(-count // many.NARROW)
     threads = _threads(groups, work)
-    # Rows of eight states at least, and otherwise as many as the second-level cache holds.
+    # At least eight states, and otherwise as many as have their rows in the second-level cache.
     chunk = max(8, (1 << 14) // (t.layout.n_actions * most) // 8 * 8)
     rows = min(chunk, most) * t.layout.n_actions + 8
     q = aligned(threads * many.NARROW * rows) if lines is None else lines.reshape(-1)
@@ -213,14 +216,14 @@ def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Ar
 
 
 def _table(mdps: Sequence[Any]) -> tuple[Any, ...]:
-    """Where the arrays of the models are, a line for each; and what they have in common."""
+    """The table of the models (see `kernels.models`), arrays that show their dtypes, and what they have in common."""
     t = mdps[0].transitions
     table = np.array([one.transitions.places + one.loss_place for one in mdps], np.int64)
     return table, t.data, t.indptr, t.indices, t.block, mdps[0].row_losses, t.layout.offsets, t.rows
 
 
 def _back_models(mdps: Sequence[Any], policies: Array, tolerance: float, lines: Array | None, v: Array, *, greedy: int) -> bool:
-    """Groups of models whose numbers are of one type."""
+    """Backward sweeps of all models, in groups of equal dtype."""
     fault = False
     for which in _by_dtype(mdps):
         some = [mdps[i] for i in which]

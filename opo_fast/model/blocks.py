@@ -1,4 +1,4 @@
-"""Stored blocks of transitions as the arrays that a user gives, and those of a file."""
+"""Conversion between stored blocks of transitions and the arrays of users and files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dense_array(layout: Layout, h: int, block: Array, allowed: Array | None) -> 
 
 
 def csr_array(layout: Layout, h: int, data: Array, indices: Array, pointer: Array, allowed: Array | None) -> Any:
-    """One stored CSR block, of which `pointer` may begin anywhere, as (S_h * A, S_{h+1}); rows of masked pairs are empty."""
+    """One stored CSR block as (S_h * A, S_{h+1}), with empty rows for masked pairs; `pointer` need not start at 0."""
     n_pairs = layout.layer_sizes[h] * layout.n_actions
     lengths = np.zeros(n_pairs, np.int64)
     lengths[slice(None) if allowed is None else allowed] = np.diff(pointer)
@@ -40,7 +40,7 @@ def csr_array(layout: Layout, h: int, data: Array, indices: Array, pointer: Arra
 
 
 def stored_arrays(rows: Rows, kind: int, stored: dict[str, Array]) -> list[Any]:
-    """The transitions of a file, one array per layer; every number that points into another array is checked."""
+    """The transitions in a file, one array per layer; every position in another array is checked."""
     layout = rows.layout
     data, indptr, indices, block = (stored[name] for name in ("data", "indptr", "indices", "block"))
     for name, array, kinds in (("data", data, "f"), ("indptr", indptr, "iu"), ("indices", indices, "iu"), ("block", block, "iu")):
@@ -72,7 +72,7 @@ def stored_arrays(rows: Rows, kind: int, stored: dict[str, Array]) -> list[Any]:
 
 
 def layer_list(arrays: Any, layout: Layout, where: str | Place) -> list[Any]:
-    """`arrays` as a list of one for each layer but the last."""
+    """`arrays` as a list, with one entry for each layer but the last."""
     result = None if sp.issparse(arrays) else as_list(arrays)
     if result is None:
         raise OpoError(
@@ -84,7 +84,7 @@ def layer_list(arrays: Any, layout: Layout, where: str | Place) -> list[Any]:
 
 
 def fault_of_row(layout: Layout, h: int, pair: int, where: str | Place, entry: tuple[int, float] | None, total: float) -> OpoError:
-    """What is wrong with the row of a pair: an entry (position, value), or else the sum."""
+    """The error about the probabilities of a state-action pair: about an entry (position, value), or else about their sum."""
     state, action = divmod(pair, layout.n_actions)
     place = f"{where}[{h}]: layer {h}, state {state} (position {state - int(layout.offsets[h])}), action {action}"
     if entry is not None:
@@ -102,28 +102,28 @@ _shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
 
 
 def is_plain(arrays: Any, layout: Layout, n: int | None = None) -> bool:
-    """Whether these are the common case: a list of float64 ndarrays of the right shapes, at least one; with `n` of so many models each."""
+    """Whether these are the common case: a nonempty list of float64 ndarrays of the right shapes; with `n`, of so many models each."""
     shapes = layout.dense_shapes if n is None else [(n, *shape) for shape in layout.dense_shapes]
     return (
         type(arrays) is list
         and list(map(type, arrays)) == [np.ndarray] * len(arrays)
         and list(map(_shape, arrays)) == shapes != []
-        # NumPy has one object for its own float64.
+        # NumPy's native float64 is a single object, so comparing is fast.
         and all(map(FLOAT64.__eq__, map(_dtype, arrays)))
     )
 
 
 _SMALL = 1 << 17
-"""Transitions up to which a dense model is copied once more on its way in, to be checked in one call."""
+"""Up to so many transitions, the arrays of a dense model are concatenated, so that one kernel call can check all layers."""
 _WORTH_ALIGNING = 1 << 11
 
 
 def small_dense(layout: Layout, arrays: Any) -> Array | None:
-    """The blocks of the common small case, laid out in one kernel call; None for whatever is special or wrong."""
+    """The blocks of a small ordinary model, laid out in one kernel call; None if anything is unusual or wrong."""
     total = int(layout.dense_block[-1])
     if total > _SMALL or not is_plain(arrays, layout) or len(set(map(id, arrays))) < len(arrays):
         return None
     data, sums = aligned(total, worth=_WORTH_ALIGNING), np.empty(layout.n_actions * max(layout.layer_sizes))
     flat = np.concatenate(arrays, axis=None)
-    whole = ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), sums, data)
-    return data if whole else None
+    valid = ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), sums, data)
+    return data if valid else None

@@ -1,4 +1,4 @@
-"""Contextual models: what an environment is, finite sets of contexts, and trajectories."""
+"""Contextual MDPs: the protocol of environments, finite sets of contexts, and trajectories."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Trajectory:
 
 @runtime_checkable
 class ContextualMDP(Protocol):
-    """An environment: any object with these three is one.
+    """An environment: any object with these three members is one.
 
-    An environment may also have ``sample_losses(means, uniforms)``, from the mean losses and uniforms of the visited
-    pairs, (H,) each, to the observed losses; without it they are Bernoulli with that mean. Losses that depend on the next state, and
-    are drawn jointly with it, come from ``joint_losses(context, states, actions, uniforms)``, of shapes (H + 1,), (H,), (H,); their
-    mean given the pair must be that of the model.
+    An environment may also define ``sample_losses(means, uniforms)``, which takes the mean losses and uniforms of the visited
+    state-action pairs, (H,) each, and returns the observed losses; without it, losses are Bernoulli with these means. Losses that
+    depend on the next state come from ``joint_losses(context, states, actions, uniforms)``, with shapes (H + 1,), (H,) and (H,); their
+    mean given the state-action pair must be that of the model.
     """
 
     @property
@@ -70,11 +70,11 @@ class FiniteContexts:
     Parameters
     ----------
     mdps : sequence of LayeredMDP
-        One per context, all of one layout.
+        One per context, all with the same layout.
     probabilities : array_like, shape (n,), optional
-        Of the contexts; uniform where absent.
+        Probabilities of the contexts; uniform by default.
     labels : sequence of str, optional
-        What each context means, for tables and plots.
+        The meaning of each context, for tables and plots.
     name : str
     """
 
@@ -116,10 +116,10 @@ class FiniteContexts:
 
 
 def context_key(context: Any) -> Hashable:
-    """What identifies a context: itself, or shape and values of an array.
+    """What identifies a context: the context itself, or the shape and values of an array.
 
-    Equal numbers in another precision or byte order are the same context. Missing values (NaN, NaT) are refused: they equal
-    nothing, not even themselves, so each would be a context of its own.
+    Arrays of equal numbers in another precision or byte order are the same context. Missing values (NaN, NaT) are refused: they do
+    not equal themselves, so each would count as a new context.
     """
     kind = type(context)
     if kind is int or kind is str or (kind is float and context == context):
@@ -130,9 +130,9 @@ def context_key(context: Any) -> Hashable:
         hash(context)
         missing = not _is_itself(context)
     except (TypeError, ValueError):
-        raise OpoError(f"context is a {kind.__name__}, which is not hashable: something hashable or an array is needed") from None
+        raise OpoError(f"context is a {kind.__name__}, which is not hashable: use a hashable object or an array") from None
     if missing:
-        raise OpoError(f"context is {shown(context)}: a missing value is no context")
+        raise OpoError(f"context is {shown(context)}: a missing value cannot be a context")
     return context  # type: ignore[no-any-return]
 
 
@@ -157,16 +157,16 @@ def _array_key(context: Array) -> Hashable:
         values, code = context.astype(f"<{kind}8"), f"<{kind}8"
     else:
         values, code = context.astype(_DOUBLE, copy=False), "<f8"
-    # A square is NaN for NaN alone, and so is a sum of squares; 0.0 is added for the sign of zeros.
+    # The sum of squares is NaN only if an entry is. Adding 0 turns -0.0 into 0.0, so that the two are the same context.
     if values.dtype.kind in "fc" and not (np.abs(np.vdot(values, values)) >= 0):
-        raise OpoError(f"context is {shown(context)}: a missing value is no context")
+        raise OpoError(f"context is {shown(context)}: a missing value cannot be a context")
     return context.shape, code, (values + 0).tobytes()
 
 
 def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any) -> Trajectory:
-    """`trajectory` with read-only int64 and float64 arrays, or an error that names the step.
+    """`trajectory` with read-only int64 and float64 arrays; an error names the first invalid step.
 
-    One that came out of here for the same layout and mask is handed on as it is.
+    A trajectory that this function returned for the same layout and mask is returned unchanged.
     """
     known = getattr(trajectory, "_passed", None)
     if known is not None and known[0] is layout and (action_mask is None or known[1] is action_mask):
@@ -188,7 +188,7 @@ def check_trajectory(layout: Layout, action_mask: Array | None, trajectory: Any)
 
 
 def passed(trajectory: Trajectory, layout: Layout, action_mask: Array | None) -> Trajectory:
-    """Mark a trajectory that is valid for certain, with arrays of its own, as `check_trajectory` marks what it has passed."""
+    """Mark a trajectory as checked. It must be valid, and nobody else may hold its arrays."""
     for array in (trajectory.states, trajectory.actions, trajectory.losses):
         array.flags.writeable = False
     object.__setattr__(trajectory, "_passed", (layout, action_mask))
@@ -196,7 +196,7 @@ def passed(trajectory: Trajectory, layout: Layout, action_mask: Array | None) ->
 
 
 def _refuse_path(layout: Layout, action_mask: Array | None, states: Array, actions: Array, losses: Array) -> None:
-    """Name the first step at which a path is impossible, if there is one."""
+    """Raise the error for the first impossible step of a path, if there is one."""
     horizon = layout.horizon
     low, high = layout.offsets[:-1], layout.offsets[1:]
     bad = np.flatnonzero((states[:-1] < low) | (states[:-1] >= high))

@@ -1,4 +1,7 @@
-"""Layers of stationary models that are copies of one another: what they have in common is kept once."""
+"""Layers of stationary models that are copies of one another; what they share is stored once.
+
+A row is an allowed state-action pair.
+"""
 
 from __future__ import annotations
 
@@ -20,42 +23,43 @@ __all__ = ["NO_PLAN", "Distinct", "short_layers"]
 Array = npt.NDArray[Any]
 
 NO_PLAN = frozen(np.empty(0, np.int64))
-"""The plan of a backward sweep over layers of which none is a copy."""
+"""The plan of a backward sweep if no layer is a copy of another."""
 
 _GROUP = 8
-"""Entries that `short_layers` has for each distinct layer."""
+"""Number of entries of `short_layers` for each distinct layer."""
 
 
 def short_layers(first: int, size: int, following: int) -> list[int]:
-    """One layer and the next, for kernels that look at layers k, k + 1 and k + 2, once with k even and once with k odd.
+    """The offsets of a layer and the next one, for kernels that read entries k, k + 1 and k + 2; once for an even k, once for an odd k.
 
-    The order of a dense sum depends on whether the layer's number is even, so a copy keeps that of its own.
+    The order of a dense sum depends on whether the number of its layer is even, so copies with even and odd numbers need both.
     """
-    whole = [first, first + size, first + size + following]
-    return [first, first, *whole, *whole]
+    offsets = [first, first + size, first + size + following]
+    return [first, first, *offsets, *offsets]
 
 
 def _number(group: int, h: int) -> int:
+    """The entry k of distinct layer `group` in `places` that has the parity of `h`."""
     return _GROUP * group + (5 if h % 2 else 2)
 
 
 class Distinct(Immutable):
-    """The distinct layers of a stationary layout, and which of them each layer is a copy of.
+    """The distinct layers of a stationary layout, and of which of them each layer is a copy.
 
-    Their states are numbered one layer after the other, without the copies: these are a model's *own* states, and `rows`, `pairs`,
-    `mask` and losses have entries for them alone.
+    The states of the distinct layers are a model's *own* states, numbered layer by layer. `rows`, `pairs`, `mask` and losses have
+    entries for own states only.
 
     Parameters
     ----------
     layout : Layout
     which : sequence of int, one for each layer
-        0 for the first layer, and so on in the order in which distinct layers come first. All layers but the first are of one size.
+        Its distinct layer, numbered from 0 in order of first appearance. All layers but the first have the same size.
     mask : ndarray of bool, shape (own states, A), or None
     start : int, optional
-        The stationary state that the first layer is a copy of.
+        The stationary state of which the first layer is a copy.
     """
 
-    _passing = ("_plans", "places")
+    _transient = ("_plans", "places")
 
     def __init__(self, layout: Layout, which: Sequence[int], mask: Array | None, start: int | None) -> None:
         self.layout, self.which, self.start = layout, tuple(which), start
@@ -72,10 +76,10 @@ class Distinct(Immutable):
 
     @classmethod
     def stored(cls, layout: Layout, count: int, mask: Any, start: Any) -> Distinct:
-        """That of a file, whose numbers are checked: so many distinct layers, the last of them once if there are three."""
+        """The `Distinct` of a file, with `count` distinct layers; if there are three, only the last layer is a copy of the third."""
         sizes = layout.layer_sizes
         if not 1 <= count <= min(3, layout.horizon) or len(set(sizes[1:])) > 1 or (count == 1) != (layout.horizon == 1):
-            raise OpoError(f"distinct is {count}: layers of sizes {sizes[:3]}, ... have no so many that differ")
+            raise OpoError(f"distinct is {count}: layers of sizes {sizes[:3]}, ... cannot have so many distinct ones")
         if start is not None:
             start = as_integer(start, "start", least=0, most=sizes[-1] - 1 if layout.horizon > 1 else MANY)
         which = [min(h, 1) for h in range(layout.horizon - 1)] + [count - 1]
@@ -83,11 +87,11 @@ class Distinct(Immutable):
         return cls(layout, which, None if mask is None else as_mask_2d(mask, (n_own, layout.n_actions), "action_mask"), start)
 
     def own(self, h: int) -> slice:
-        """The own states that those of layer `h` are copies of."""
+        """The own states of which those of layer `h` are copies."""
         return slice(self.offsets[self.which[h]], self.offsets[self.which[h] + 1])
 
     def unroll(self, values: Array) -> Array:
-        """Values of the own states, repeated for all states."""
+        """Values of the own states, repeated for the states of all layers."""
         return np.concatenate([values[self.own(h)] for h in range(self.layout.horizon)])
 
     def unroll_rows(self) -> Array:
@@ -95,9 +99,9 @@ class Distinct(Immutable):
         return frozen(row_starts(self.unroll(np.diff(self.rows))))
 
     def spread(self, values: Array, first: Array, last: Array | None = None) -> Array:
-        """Values (S, ...) of the stationary states, for the own states.
+        """Values for the own states, from values (S, ...) for the stationary states.
 
-        `first` is the first layer's where it is a copy of none, `last` that of the third of three distinct layers, if it has its own.
+        `first` is used for the first layer if it is not a copy of a state, `last`, if given, for the third distinct layer.
         """
         head = first if self.start is None else values[self.start]
         parts = [head[None]] + [values] * (len(self.sizes) - 1)
@@ -110,24 +114,24 @@ class Distinct(Immutable):
 
     @property
     def stationary_shape(self) -> tuple[int, int]:
-        """Shape (S, A) of what is the same in every layer."""
+        """Shape (S, A) of arrays that are the same in every layer."""
         return self.stationary_size, self.layout.n_actions
 
     def shapes(self) -> str:
-        """The shapes of an array with a number for each pair, for a message."""
+        """The possible shapes of an array with one number per state-action pair, for a message."""
         return f"(n_states, n_actions) = {self.layout.shape}, or (S, A) = {self.stationary_shape} for the same in every layer,"
 
     # -- backward sweeps -----------------------------------------------------------------------------------------
 
     @cached_property
     def places(self) -> Array:
-        """In the place of the layout's offsets: `short_layers` of each distinct layer."""
+        """`short_layers` of each distinct layer; kernels get it instead of the layout's offsets."""
         following = [*self.sizes[1:2] * (len(self.sizes) - 1), self.sizes[-1]]
         each = zip(self.offsets, self.sizes, following, strict=False)
         return frozen(np.concatenate([short_layers(*one) for one in each]).astype(np.int64))
 
     def blocks(self, block: Array) -> Array:
-        """In the place of `block`, which has an entry for each layer."""
+        """The block of each entry of `places`; kernels get it instead of `block`."""
         return frozen(np.repeat(block[[self.which.index(d) for d in range(len(self.sizes))]], _GROUP))
 
     def plan(self, *, own_losses: bool, own_policy: bool, start_alone: bool) -> Array:
@@ -136,9 +140,9 @@ class Distinct(Immutable):
         Parameters
         ----------
         own_losses, own_policy : bool
-            Whether losses, or the policy, are those of the own states.
+            Whether losses, or the policy, have numbers for the own states only.
         start_alone : bool
-            Whether values are kept of two layers at a time, in `room` numbers, of which the last is at `first_value`.
+            Whether only the values of two layers are kept at a time, in `two_layers` numbers; that of the start is at `first_value`.
         """
         key = own_losses, own_policy, start_alone
         if key not in self._plans:
@@ -151,13 +155,13 @@ class Distinct(Immutable):
 
     @property
     def first_value(self) -> int:
-        """Where the value of the first state is, if values are kept of two layers at a time."""
-        # Further on than any own state, since a plan has no negative shifts; memory that is not touched costs nothing.
+        """Position of the value of the first state, if only the values of two layers are kept."""
+        # Beyond all own states, so that no shift in a plan is negative. Memory that is not touched costs nothing.
         return self.n_states
 
     @property
-    def room(self) -> int:
-        """Numbers that are needed to keep the values of two layers."""
+    def two_layers(self) -> int:
+        """Length of the array for the values of two layers."""
         return self.n_states + 2 * max(self.sizes)
 
     def _make_plan(self, own_losses: bool, own_policy: bool, start_alone: bool) -> Array:

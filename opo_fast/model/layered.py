@@ -1,6 +1,6 @@
-"""Layered models: a layout, the transitions of one dynamics, and losses.
+"""Layered MDPs: a layout, transitions and losses.
 
-Everything is validated once, when it is built; what is built is immutable, and kernels never check.
+Everything is validated once, when a model is built. Models are immutable, so kernels need not check them again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["LayeredMDP", "Layout", "Transitions"]
 
 Array = npt.NDArray[Any]
 LAYERS_SHOWN = 20
-"""Rows that a notebook shows of a model."""
+"""Maximum number of lines in the table that a notebook shows."""
 
 
 class LayeredMDP(Immutable):
@@ -43,7 +43,7 @@ class LayeredMDP(Immutable):
         Mean losses, each in [0, 1].
     transitions : Transitions, or as in `Transitions`
     action_mask : array_like of bool, shape (n_states, A), optional
-        Allowed pairs; every state needs one. A masked action is never played; its Q and occupancy are reported as 0.
+        Allowed state-action pairs; every state needs one. A masked action is never played; its Q and occupancy are reported as 0.
     dtype : {float64, float32}
         Storage of the transitions (see `Transitions`).
 
@@ -53,7 +53,7 @@ class LayeredMDP(Immutable):
         See `Transitions`; and losses that are not in [0, 1] or have a wrong shape.
     """
 
-    _passing = ("losses", "row_losses", "own_row_losses", "loss_place")
+    _transient = ("losses", "row_losses", "own_row_losses", "loss_place")
 
     def __init__(
         self,
@@ -65,15 +65,14 @@ class LayeredMDP(Immutable):
         dtype: npt.DTypeLike = np.float64,
     ) -> None:
         instance(layout, "layout", Layout)
-        mask = None if action_mask is None else cast(Array, action_mask)
-        self.transitions = as_transitions(layout, transitions, mask, dtype=dtype)
+        self.transitions = as_transitions(layout, transitions, cast("Array | None", action_mask), dtype=dtype)
         self.layout = layout
         self._own_losses = as_losses(layout, losses)
         self._seal()
 
     @classmethod
     def _of(cls, transitions: Transitions, own_losses: Array) -> LayeredMDP:
-        """A model of valid parts, the losses those of the own states."""
+        """A model from valid transitions and losses, given for their own states only (see `Rows`)."""
         model = cls.__new__(cls)
         model.transitions, model.layout, model._own_losses = transitions, transitions.layout, frozen(own_losses)
         model._seal()
@@ -91,7 +90,7 @@ class LayeredMDP(Immutable):
         terminal: npt.ArrayLike | None = None,
         dtype: npt.DTypeLike = np.float64,
     ) -> LayeredMDP:
-        """A time-homogeneous model over `horizon` steps; all layers share one block of transitions, losses and mask.
+        """A time-homogeneous model unrolled over `horizon` steps; all layers share one block of transitions, losses and mask.
 
         Parameters
         ----------
@@ -100,12 +99,12 @@ class LayeredMDP(Immutable):
         horizon : int
             Number of steps H that are played in the given model.
         start : int or array_like, shape (S,)
-            A state: layer sizes are [1, S, ..., S], H layers, the first layer being that state. A distribution: an
-            extra first layer of one state with loss 0 is added, whose rows are that distribution: H + 1 layers.
+            A state: the first layer is that state alone, so the layer sizes are [1, S, ..., S], H layers. A distribution: an
+            extra first layer is added, with one state of loss 0 in which every action leads to that distribution; H + 1 layers.
         action_mask : array_like of bool, shape (S, A), optional
         terminal : array_like, shape (S,), optional
-            Terminal (salvage) values: what it costs to be in a state after the last step, in [0, 1]. One more layer, in which every
-            action has that loss.
+            Terminal (salvage) values in [0, 1]: what it costs to be in each state after the last step. They add a layer in which
+            every action has that loss.
 
         Returns
         -------
@@ -146,29 +145,29 @@ class LayeredMDP(Immutable):
 
     @property
     def action_mask(self) -> Array | None:
-        """Allowed pairs (n_states, A), or None where all are."""
+        """Allowed state-action pairs (n_states, A), or None if all are."""
         return self.transitions.action_mask
 
     @cached_property
     def losses(self) -> Array:
-        """Mean losses (n_states, A), those of stationary layers repeated in each."""
+        """Mean losses (n_states, A), with those of stationary layers repeated in each layer."""
         d = self.transitions.distinct
         return frozen(d.unroll(self._own_losses)) if d is not None and self.keeps_losses_once else self._own_losses
 
     @cached_property
     def row_losses(self) -> Array:
-        """Losses of the allowed pairs, one per row."""
+        """Losses of the rows, the allowed state-action pairs; shape (n_rows,)."""
         return frozen(np.ascontiguousarray(self.transitions.gather(self.losses)))
 
     @property
     def keeps_losses_once(self) -> bool:
-        """Whether the losses of layers that are copies of one another are one block."""
+        """Whether layers that are copies of one another share one block of losses."""
         d = self.transitions.distinct
         return d is not None and self._own_losses.shape[0] == d.n_states
 
     @cached_property
     def own_row_losses(self) -> Array:
-        """The same as `row_losses`, of the own states alone where layers keep their losses once."""
+        """`row_losses` of all states, or of the own states only (see `Rows`) if layers share their losses."""
         if not self.keeps_losses_once:
             return self.row_losses
         flat, pairs = self._own_losses.reshape(-1), self.transitions.own_pairs
@@ -182,13 +181,13 @@ class LayeredMDP(Immutable):
         return (address(self.row_losses),)
 
     def with_losses(self, losses: npt.ArrayLike) -> LayeredMDP:
-        """The same model with other losses; the validated transitions are shared, not copied.
+        """The same model with other losses. The validated transitions are shared, not copied.
 
         Parameters
         ----------
         losses : array_like, shape (n_states, A)
-            Under a stationary model also (S, A), the same in every layer and kept once. A start distribution's extra layer and
-            the layer of terminal values keep the losses that they have.
+            For a stationary model also (S, A): the same in every layer, and stored once. The extra first layer of a start
+            distribution and the layer of terminal values keep their losses.
         """
         d, array = self.transitions.distinct, as_real(losses, "losses")
         if d is None or array.shape == self.layout.shape:
@@ -208,20 +207,20 @@ class LayeredMDP(Immutable):
         return uniform_policy(self.layout, self.action_mask)
 
     def unroll(self, values: npt.ArrayLike, first: npt.ArrayLike | None = None) -> Array:
-        """Repeat stationary values, one row per state of a stationary model, in every layer.
+        """Repeat the values of the S states of a stationary model in every layer.
 
         Parameters
         ----------
         values : array_like, shape (S, ...)
             For instance a stationary policy (S, A).
         first : array_like, shape (...), optional
-            The values of the first layer's single state. Default: those of the state that `LayeredMDP.stationary` was given as
-            `start`; where the first layer is a copy of none of the S states, the uniform policy's row if `values` are a policy.
+            The values of the first layer's single state. Default: those of the state that was given to `LayeredMDP.stationary` as
+            `start`. If the first layer is not a copy of a state, but `values` is a policy, the default is the uniform policy.
 
         Raises
         ------
         OpoError
-            A wrong shape; or no `first` where the first layer is a copy of no state and the rows of `values` do not sum to 1.
+            A wrong shape; or no `first`, although the first layer is not a copy of a state and `values` is not a policy.
         """
         array = as_array(values, "values")
         sizes = set(self.layout.layer_sizes[1:])
@@ -235,7 +234,7 @@ class LayeredMDP(Immutable):
         return np.concatenate([head[None]] + [array] * (self.layout.horizon - 1))
 
     def _first_of(self, values: Array) -> Array:
-        """The first state's entry of stationary values: that of the state it is a copy of, or else the uniform policy's."""
+        """The default values of the first state: those of the state that it is a copy of, or else the uniform policy."""
         d = self.transitions.distinct
         if d is not None and d.start is not None and d.start < len(values):
             return np.asarray(values[d.start])
@@ -250,7 +249,7 @@ class LayeredMDP(Immutable):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to `path` as npz (no pickle); what layers share is written once."""
+        """Write the model to `path` as npz (no pickle); blocks that layers share are written once."""
         t, d = self.transitions, self.transitions.distinct
         meta = {"format": "opo_fast.LayeredMDP", "version": 2, "kind": t.kind, "masked": t.masked}
         arrays = {"data": t.data, "indptr": t.indptr, "indices": t.indices, "block": t.block, "losses": self._own_losses}
@@ -268,7 +267,7 @@ class LayeredMDP(Immutable):
         Raises
         ------
         OpoError
-            No such file, or one that is damaged or was written by something else.
+            The file does not exist, is damaged, or was not written by `save`.
         """
         with reading(path, "a model that LayeredMDP.save wrote"):
             stored = read_state(path, "a model that LayeredMDP.save wrote")
@@ -278,7 +277,7 @@ class LayeredMDP(Immutable):
             losses, mask = stored["losses"], stored["action_mask"] if stored["masked"] else None
             if stored["version"] == 3:
                 return cls._stationary_of(layout, losses, mask, stored)
-            # The losses first: a damaged size is noticed before anything of that size is made.
+            # Losses first: a damaged size is noticed here, before anything of that size is allocated.
             losses, mask = as_losses(layout, losses), as_mask(layout, mask)
             rows = Rows.of(layout, mask)
             arrays = stored_arrays(rows, int(stored["kind"]), stored)
@@ -286,7 +285,7 @@ class LayeredMDP(Immutable):
 
     @classmethod
     def _stationary_of(cls, layout: Layout, losses: Array, mask: Array | None, stored: dict[str, Any]) -> LayeredMDP:
-        """The model of a file in which losses and mask are those of the own states."""
+        """The stationary model in a file, whose losses and mask are those of the own states (see `Rows`)."""
         distinct = Distinct.stored(layout, int(stored["distinct"]), mask, stored["start"])
         arrays = stored_arrays(Rows.of(layout, None, distinct), int(stored["kind"]), stored)
         transitions = Transitions(layout, arrays, dtype=stored["data"].dtype, distinct=distinct)
@@ -302,7 +301,7 @@ class LayeredMDP(Immutable):
         return f"<LayeredMDP {self.layout!r}: {self.layout.n_states} states{masked}, {self.transitions!r}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: one row for each run of layers that are alike."""
+        """For notebooks: one line for each run of layers of equal sizes and losses."""
         layout = self.layout
         kind = "sparse" if self.transitions.kind else "dense"
         title = f"LayeredMDP: {count(layout.horizon, 'layer')}, {count(layout.n_states, 'state')}, {count(layout.n_actions, 'action')}"

@@ -1,4 +1,4 @@
-"""The layout of layers: where each state lives in the flat arrays, and arrays of one number per pair."""
+"""Layouts: layers of states and how the states are numbered; checks of arrays with one number per state-action pair."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def address(array: Array) -> int:
 
 
 def aligned(count: int, dtype: npt.DTypeLike = np.float64, *, zero: bool = False, worth: int = 0) -> Array:
-    """A vector that begins where a cache line does: eight numbers that straddle two lines take twice as long to load.
+    """A vector that begins on a cache line: eight numbers that straddle two lines take twice as long to load.
 
-    Looking for the place costs a microsecond or two: with fewer numbers than `worth`, it may be anywhere.
+    The alignment costs a microsecond or two, so vectors of fewer than `worth` numbers are not aligned.
     """
     make = np.zeros if zero else np.empty
     if count < worth:
@@ -41,7 +41,10 @@ def aligned(count: int, dtype: npt.DTypeLike = np.float64, *, zero: bool = False
 
 
 class Immutable:
-    """What is built stays read-only, also in another process: pickling and copying forget that arrays are."""
+    """Base class of objects that do not change after they are built.
+
+    Copying and pickling make arrays writable again, so their copies are made read-only once more.
+    """
 
     _sealed = False
 
@@ -50,14 +53,14 @@ class Immutable:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
-            raise OpoError(f"{name}: a {type(self).__name__} is immutable; build another one")
+            raise OpoError(f"{name}: a {type(self).__name__} is immutable; build a new one")
         super().__setattr__(name, value)
 
-    _passing: tuple[str, ...] = ()
-    """Attributes that a copy makes anew."""
+    _transient: tuple[str, ...] = ()
+    """Attributes that are not copied or pickled, but computed again."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in self._passing}
+        return {name: value for name, value in self.__dict__.items() if name not in self._transient}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -67,23 +70,23 @@ class Immutable:
 
 
 class Layout(Immutable):
-    """Layers of states and the number of actions: where each state lives in the flat arrays.
+    """The layers of states and the number of actions.
 
-    States are numbered layer by layer from 0 to ``n_states - 1``; ``n_states`` is the end state, which owns no row.
+    States are numbered layer by layer from 0 to ``n_states - 1``; ``n_states`` is the end state, in which nothing is played.
 
     Parameters
     ----------
     layer_sizes : sequence of int
         Number of states of the layers S_1..S_H. The first layer holds the single start state.
     n_actions : int
-        Number of actions, the same in every state; a state with fewer has the others masked.
+        Number of actions, the same in every state; if a state has fewer, mask the others.
 
     Attributes
     ----------
     layer_sizes : tuple of int
     n_actions, n_states, horizon : int
     shape : tuple of int
-        That of an array with one number per pair, (n_states, n_actions).
+        Shape of an array with one number per state-action pair, (n_states, n_actions).
     offsets : ndarray of int64, shape (horizon + 1,)
         First state of each layer; the last entry is ``n_states``.
 
@@ -99,19 +102,19 @@ class Layout(Immutable):
         except TypeError:
             raise OpoError(f"layer_sizes: a sequence of layer sizes is needed, got {layer_sizes!r}") from None
         if not sizes:
-            raise OpoError("layer_sizes: at least one layer is needed, got none")
+            raise OpoError("layer_sizes is empty: give the size of at least one layer")
         if sizes[0] != 1:
             raise OpoError(
-                f"layer_sizes[0] is {sizes[0]}: the first layer holds the single start state (a start distribution "
-                "becomes an extra first layer: LayeredMDP.stationary(..., start=distribution))"
+                f"layer_sizes[0] is {sizes[0]}: the first layer must be the single start state (for a start distribution, add a first "
+                "layer that leads to it, as LayeredMDP.stationary(..., start=distribution) does)"
             )
         self.layer_sizes = tuple(sizes)
         self.n_actions = as_integer(n_actions, "n_actions", least=1)
         self.horizon = len(sizes)
         self.n_states = sum(sizes)
         self.shape = (self.n_states, self.n_actions)
-        if max(sizes) >= 2**32 or self.n_states * self.n_actions >= 2**62:
-            raise OpoError(f"layer_sizes: a layer of {max(sizes)} states is more than 2**32 - 1")
+        if max(sizes) >= 2**32:
+            raise OpoError(f"layer_sizes: a layer has {max(sizes)} states; at most 2**32 - 1 are possible")
         check_room(self.n_states * self.n_actions, f"layer_sizes, n_actions: the losses of {self.n_states} states and {n_actions} actions")
         self.offsets = frozen(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         self._seal()
@@ -122,7 +125,7 @@ class Layout(Immutable):
 
     @cached_property
     def rows(self) -> Array:
-        """First row of each state where every action is allowed, `n_states + 1` entries."""
+        """First row of each state if every action is allowed, `n_states + 1` entries. A row is an allowed state-action pair."""
         return frozen(np.arange(self.n_states + 1, dtype=np.int64) * self.n_actions)
 
     @cached_property
@@ -132,7 +135,7 @@ class Layout(Immutable):
 
     @cached_property
     def dense_block(self) -> Array:
-        """Where the block of each layer starts in dense transitions without shared blocks; the last entry is the total."""
+        """Where the block of each layer starts in dense transitions whose layers share no blocks; the last entry is the total size."""
         sizes = np.array(self.layer_sizes, np.int64)
         return frozen(np.concatenate([[0], np.cumsum(sizes[:-1] * self.n_actions * sizes[1:])]))
 
@@ -143,12 +146,12 @@ class Layout(Immutable):
 
     @cached_property
     def next_sizes(self) -> Array:
-        """Number of next states of each pair of all layers but the last: the lengths of the rows of dense transitions."""
+        """Number of next states of each state-action pair in all layers but the last."""
         return frozen(np.repeat(self.layer_sizes[1:], np.array(self.layer_sizes[:-1], np.int64) * self.n_actions))
 
     @cached_property
     def row_places(self) -> Array:
-        """Where the row of each pair begins in dense transitions, row after row; the last entry is their total."""
+        """Where the probabilities of each state-action pair begin if they are stored pair after pair; the last entry is the total."""
         return frozen(np.concatenate([[0], np.cumsum(self.next_sizes)]).astype(np.int64))
 
     def layer_of(self, state: int) -> int:
@@ -156,12 +159,12 @@ class Layout(Immutable):
         return int(np.searchsorted(self.offsets, state, side="right")) - 1
 
     def state(self, stage: int, local: int) -> int:
-        """Number of the state that is the `local`-th of layer `stage`, both counted from 0; undoes `local`."""
+        """Number of the state at position `local` of layer `stage`, both counted from 0; the inverse of the method `local`."""
         stage = as_integer(stage, "stage", least=0, most=self.horizon - 1)
         return int(self.offsets[stage]) + as_integer(local, "local", least=0, most=self.layer_sizes[stage] - 1)
 
     def local(self, state: int) -> tuple[int, int]:
-        """Layer of `state` and its number inside the layer, both counted from 0; the end state is (horizon, 0)."""
+        """Layer of `state` and its position in that layer, both counted from 0; (horizon, 0) for the end state."""
         state = as_integer(state, "state", least=0, most=self.n_states)
         stage = self.layer_of(state)
         return stage, state - int(self.offsets[stage])
@@ -183,7 +186,7 @@ class Layout(Immutable):
 
 
 def as_losses(layout: Layout, losses: Any, where: str | Place = "losses") -> Array:
-    """Losses (n_states, A) in [0, 1] as a read-only float64 copy, or an error that names the first bad entry."""
+    """Losses (n_states, A) in [0, 1] as a read-only float64 copy; an error names the first bad entry."""
     array = as_real(losses, where)
     if array.shape != layout.shape:
         raise OpoError(f"{where} has shape {array.shape}: (n_states, n_actions) = {layout.shape} is needed")
@@ -191,12 +194,12 @@ def as_losses(layout: Layout, losses: Any, where: str | Place = "losses") -> Arr
 
 
 def row_starts(counts: Array) -> Array:
-    """The first row of each state, and one entry more, of numbers of allowed actions."""
+    """First row of each state, from the number of allowed actions of each; `n_states + 1` entries."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def as_mask(layout: Layout, mask: Any) -> Array | None:
-    """An action mask (n_states, A) as a read-only bool copy; None where it allows everything."""
+    """An action mask (n_states, A) as a read-only bool copy; None if it allows every action."""
     if mask is None:
         return None
     result = as_mask_2d(mask, layout.shape, "action_mask", layout)
@@ -204,6 +207,7 @@ def as_mask(layout: Layout, mask: Any) -> Array | None:
 
 
 def as_mask_2d(mask: Any, shape: tuple[int, int], name: str, layout: Layout | None = None) -> Array:
+    """An action mask as a bool copy. Every state must allow an action; with a `layout`, the error names the state's layer."""
     array = np.array(as_array(mask, name))
     if array.dtype != np.bool_:
         raise OpoError(f"{name} has dtype {array.dtype}: booleans are needed")
@@ -212,7 +216,7 @@ def as_mask_2d(mask: Any, shape: tuple[int, int], name: str, layout: Layout | No
     empty = np.flatnonzero(~array.any(axis=1))
     if empty.size:
         layer = f" (layer {layout.layer_of(int(empty[0]))})" if layout else ""
-        raise OpoError(f"{name}: state {int(empty[0])}{layer} allows no action; at least one is needed")
+        raise OpoError(f"{name}: state {int(empty[0])}{layer} allows no action; every state needs at least one")
     return array
 
 

@@ -1,4 +1,4 @@
-"""What states, actions and contexts are called, for people who read a policy."""
+"""Names of states and actions, and the known contexts, for readable policies and messages."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .layout import Layout
 __all__ = ["Names", "some_of", "suggestion", "unrolled", "unseen"]
 
 LISTED = 8
-"""Contexts that a message names."""
+"""Maximum number of contexts or states that a message lists."""
 
 
 class Names:
-    """Names of the states of a layout and of its actions, and the contexts; numbers stand where there are none.
+    """Names of the states and actions of a layout, and the known contexts. Without names, numbers are shown.
 
     Parameters
     ----------
     states : sequence of str, optional
-        One for each state of the layout; in one layer they differ.
+        One for each state of the layout, unique within each layer.
     actions : sequence of str, optional
         One for each action.
     contexts : sequence, optional
-        All contexts there are: asking for another one is then an error.
+        All contexts. Any other context is then an error.
     labels : sequence of str, optional
-        What each of `contexts` means.
+        The meaning of each of `contexts`.
     start_layer : bool
-        Whether the first layer only draws the first state, as of ``LayeredMDP.stationary(..., start=distribution)``: stage h of the layout
-        is then step h of the source, counted from 1.
+        Whether the first layer only draws the start state, as the extra layer of ``LayeredMDP.stationary(..., start=distribution)``
+        does: stage h of the layout, counted from 0, is then step h of the time-homogeneous model, counted from 1.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Names:
 
     @classmethod
     def of(cls, source: Any) -> Names:
-        """The names that an environment (``state_names``, ``action_names``, ``contexts``) or an agent (``names``) has."""
+        """The names of an environment (``state_names``, ``action_names``, ``contexts``) or of an agent (``names``)."""
         known = source if isinstance(source, Names) else getattr(source, "names", None)
         if isinstance(known, Names):
             return known
@@ -81,25 +81,27 @@ class Names:
             labels_of(self.actions, layout.n_actions, "action_names", "actions")
 
     def state(self, layout: Layout, number: int) -> str:
-        """What a state is called; its number inside its layer where it has no name."""
+        """The name of a state, or its position in its layer if states have no names."""
         return str(layout.local(number)[1]) if self.states is None else self.states[number]
 
     def action(self, number: int) -> str:
-        """What an action is called."""
+        """The name of an action, or its number if actions have no names."""
         return str(number) if self.actions is None else self.actions[number]
 
     def find(self, layout: Layout, stage: int, state: int | str) -> int:
-        """The number inside layer `stage` of a state that is given by that number or by its name."""
+        """The position in layer `stage` of a state, given by that position or by its name."""
         stage = as_integer(stage, "stage", least=0, most=layout.horizon - 1)
         if not isinstance(state, str):
             return as_integer(state, "state", least=0, most=layout.layer_sizes[stage] - 1)
         if self.states is None:
-            raise OpoError(f"state is {shown(state)}, and states have no names: its number inside layer {stage} is needed")
+            raise OpoError(f"state is {shown(state)}, but the states have no names: give its position in layer {stage}")
         layer = self.states[layout.layer(stage)]
         found = [i for i, name in enumerate(layer) if name == state]
-        if len(found) != 1:
-            listed = ", ".join(layer[:8]) + (", ..." if len(layer) > 8 else "")
-            raise OpoError(f"state is {shown(state)}: {len(found)} states of layer {stage} have that name; one of {listed} is needed")
+        if not found:
+            listed = ", ".join(layer[:LISTED]) + (", ..." if len(layer) > LISTED else "")
+            raise OpoError(f"state is {shown(state)}{suggestion(state, layer)}: the states of layer {stage} are {listed}")
+        if len(found) > 1:
+            raise OpoError(f"state is {shown(state)}: {len(found)} states of layer {stage} have this name; give the position in the layer")
         return found[0]
 
     @cached_property
@@ -107,51 +109,52 @@ class Names:
         return {context_key(context) for context in self.contexts or ()}
 
     def check_context(self, context: Any) -> None:
-        """Raise where the contexts are listed and `context` is none of them."""
+        """Raise if the contexts are known and `context` is not one of them."""
         if self.contexts is None or context_key(context) in self._known:
             return
         if isinstance(context, str) and context in self.labels:
             meant = self.contexts[self.labels.index(context)]
-            raise OpoError(f"context is {shown(context)}, which is the label of the context {shown(meant)}: that one is needed")
-        raise OpoError(f"context is {shown(context)}{suggestion(context, self.contexts)}: one of {some_of(self.contexts)} is needed")
+            raise OpoError(f"context is {shown(context)}, which is the label of the context {shown(meant)}: pass the context itself")
+        raise OpoError(f"context is {shown(context)}{suggestion(context, self.contexts)}: the contexts are {some_of(self.contexts)}")
 
     def find_action(self, layout: Layout, action: int | str) -> int:
-        """The number of an action that is given by that number or by its name."""
+        """The number of an action, given by that number or by its name."""
         if not isinstance(action, str):
             return as_integer(action, "action", least=0, most=layout.n_actions - 1)
         if self.actions is None or self.actions.count(action) != 1:
-            listed = f"one of {', '.join(self.actions)}" if self.actions is not None else "its number, as actions have no names,"
-            raise OpoError(f"action is {shown(action)}: {listed} is needed")
+            if self.actions is None:
+                raise OpoError(f"action is {shown(action)}: give its number, since the actions have no names")
+            raise OpoError(f"action is {shown(action)}{suggestion(action, self.actions)}: the actions are {', '.join(self.actions)}")
         return self.actions.index(action)
 
 
 def suggestion(wrong: Any, known: Iterable[Any]) -> str:
-    """ " (did you mean ...?)" where one of the known texts is close to a wrong one, else nothing."""
+    """ " (did you mean ...?)" if one of the known values looks like the wrong one, else an empty text."""
     texts = {text: value for value in known for text in [str(value)]}
     close = difflib.get_close_matches(str(wrong), texts, n=1)
     return f" (did you mean {shown(texts[close[0]])}?)" if close else ""
 
 
 def some_of(known: Sequence[Any]) -> str:
-    """The first few things of a list, for a message."""
+    """The first entries of a list, for a message."""
     return ", ".join(map(shown, known[:LISTED])) + (f", ... ({len(known):,} in all)" if len(known) > LISTED else "")
 
 
 def unseen(context: Any, seen: Sequence[Any]) -> str:
-    """What to say of a context that was never observed."""
+    """The message about a context that was never observed."""
     return f"context {shown(context)} was never observed{suggestion(context, seen)}: the agent has seen {some_of(seen)}"
 
 
 def unrolled(names: Sequence[str] | None, layout: Layout, start: Any) -> list[str] | None:
-    """Names of the states of a layered model from those of the time-homogeneous one that it unrolls.
+    """Names of the states of a layered model, from those of the time-homogeneous model that it unrolls.
 
     Parameters
     ----------
     names : sequence of str or None
     layout : Layout
-        Of `LayeredMDP.stationary`.
+        Of the model that `LayeredMDP.stationary` returns.
     start : int or array
-        As that takes it; a distribution stands for a layer "start".
+        Its argument of that name. For a distribution, the state of the extra first layer is called "start".
     """
     if names is None:
         return None

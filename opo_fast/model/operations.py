@@ -1,4 +1,4 @@
-"""The public operations: each validates once and hands flat arrays to a kernel or to the reference."""
+"""The public operations: each validates its arguments and calls a kernel or the NumPy reference."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .arguments import (
     check_policy,
     checked_policy,
     is_stationary,
-    own,
     own_policy_rows,
     policy_rows,
     to_fill,
     values_to_fill,
+    writable,
 )
 from .contextual import Trajectory, check_trajectory, passed
 from .distinct import NO_PLAN
@@ -65,18 +65,18 @@ Returns = Literal["all", "v", "start"]
 
 
 def occupancy(mdp: Models, policy: npt.ArrayLike, *, out: Array | None = None, backend: Backend = "numba") -> Array:
-    """Occupancy measure q(s, a | policy, P): the probability to reach s and play a (paper, section 2.1).
+    """Occupancy measure q(s, a | policy, P): the probability of reaching s and playing a (paper, section 2.1).
 
     Parameters
     ----------
     mdp : LayeredMDP or UpdatableMDP, or a sequence of B of them
-        All of one layout and mask.
+        All with the same layout and mask.
     policy : array_like, shape (n_states, A) or (B, n_states, A)
-        Rows sum to 1 within 1e-8 (float32: 1e-6), also those of unreachable states; masked actions have probability 0.
-        Under a stationary model also (S, A), the same in every layer: the first one's is that of the state which it holds.
-        Many policies, many models, or both, in pairs: the result is that of B calls, bit for bit.
+        The probabilities of each state, reachable or not, sum to 1 within 1e-8 (float32: 1e-6); masked actions have probability 0.
+        For a stationary model also (S, A), the same in every layer. With many policies, many models, or pairs of both, the results
+        are those of B calls, bit for bit.
     out : ndarray of float64, optional
-        Where the result goes: C-contiguous, of its shape.
+        Array to be filled with the result: C-contiguous, of its shape.
     backend : {"numba", "numpy"}
 
     Returns
@@ -126,14 +126,15 @@ def evaluate(
     mdp, policy, backend
         As in `occupancy`.
     returns : {"all", "v", "start"}
-        Q and V; V alone; or the value of the start state alone. What is not returned is not kept either.
+        Q and V; only V; or only the value of the start state. What is not returned needs no memory.
     out : optional
-        Where the result goes: a pair (q, v) of float64 arrays, or one array for V. After an error its content is undefined.
+        Arrays to be filled with the result: a pair (q, v) of float64 arrays, or one array for V. After an error their content is
+        undefined.
 
     Returns
     -------
     Evaluation, or ndarray
-        ``q`` (n_states, A), 0 at masked pairs, and ``v`` (n_states,); ``v[0]`` is V(s_1). Of batches, with an axis B before these.
+        ``q`` (n_states, A), 0 at masked pairs, and ``v`` (n_states,); ``v[0]`` is V(s_1). For batches, with a leading axis B.
     """
     check_backend(backend)
     check_returns(returns, out)
@@ -174,8 +175,8 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
     Returns
     -------
     Solution, or ndarray
-        ``q`` (n_states, A), 0 at masked pairs; ``v`` (n_states,); ``policy`` (n_states, A), deterministic. Of a sequence of B
-        models, with an axis B before these.
+        ``q`` (n_states, A), 0 at masked pairs; ``v`` (n_states,); ``policy`` (n_states, A), deterministic. For a sequence of B
+        models, with a leading axis B.
     """
     check_backend(backend)
     check_returns(returns, out, 3)
@@ -199,17 +200,18 @@ def solve(mdp: Models, *, returns: Returns = "all", out: Any = None, backend: Ba
 
 
 def check_returns(returns: str, out: Any, count: int = 2) -> None:
+    """Check `returns`, and that `out` has as many arrays as are returned."""
     one_of(returns, "returns", ("all", "v", "start"))
     if out is None:
         return
     if returns == "start":
-        raise OpoError("out is given and returns is 'start': the value of a state is a number, not an array")
+        raise OpoError("out is given, but returns is 'start': the value of the start state is a number, so leave out out")
     if returns == "all" and not (isinstance(out, tuple) and len(out) == count):
         raise OpoError(f"out is a {type(out).__name__}: a tuple of {count} arrays is needed")
 
 
 def filled(out: Array | None, name: str, result: Any, *inputs: Array, results: Sequence[Array | None] = ()) -> Array:
-    """`result`, written to `out` if there is one."""
+    """`result`, or `out` filled with it."""
     if out is None:
         return np.asarray(result)
     to_fill(out, name, result.shape, *inputs, results=results)[...] = result
@@ -217,7 +219,7 @@ def filled(out: Array | None, name: str, result: Any, *inputs: Array, results: S
 
 
 def _chosen(found: Any, returns: str, out: Any, *inputs: Array) -> Any:
-    """What is asked for of an `Evaluation` or a `Solution`."""
+    """The part of an `Evaluation` or a `Solution` that `returns` names."""
     if returns == "start":
         return found.v[0]
     if returns == "v":
@@ -228,22 +230,23 @@ def _chosen(found: Any, returns: str, out: Any, *inputs: Array) -> Any:
 
 
 def _values(t: Transitions, returns: str, out: Any, *inputs: Array) -> tuple[Array | None, Array]:
-    """Arrays for Q, if it is to be kept, and for V; of stationary layers, two are enough for the value of the start."""
+    """Arrays for Q, or None if it is not returned, and for V; the start value of a stationary model needs only two layers of V."""
     if returns == "start" and t.distinct is not None:
-        return None, np.empty(t.distinct.room)
+        return None, np.empty(t.distinct.two_layers)
     return values_to_fill(t.layout.shape, returns, out, *inputs)
 
 
 def _start(t: Transitions, v: Array) -> Any:
+    """The value of the start state."""
     return v[0 if t.distinct is None else t.distinct.first_value]
 
 
 def _backward(
     mdp: Model, policy: Array, tolerance: float, scratch: Scratch, q: Array | None, v: Array, returns: str, *, greedy: int
 ) -> bool:
-    """Fill Q (n_states, A), if it is to be kept, and V; whether `policy`, one number per row, seems to be none.
+    """Fill Q (n_states, A), unless it is None, and V; whether `policy`, one number per row (allowed pair), seems to be invalid.
 
-    With `greedy`, `policy` is filled.
+    With `greedy`, `policy` is filled instead.
     """
     t, d, plan = mdp.transitions, mdp.transitions.distinct, NO_PLAN
     if d is not None:
@@ -258,7 +261,7 @@ def _backward(
 
 
 def _occupancy(t: Transitions, policy: Array, visits: Array, scratch: Scratch, tolerance: float) -> bool:
-    """Fill `visits` with the occupancy of a policy, one number per row: from the sliced copy of CSR transitions where there is one."""
+    """Fill `visits` with the occupancy of a policy, one number per row; uses the sliced copy of CSR transitions if there is one."""
     arguments = t.sliced.note(t) if t.kind == CSR else None
     if arguments is None:
         visits[...] = 0.0
@@ -268,7 +271,7 @@ def _occupancy(t: Transitions, policy: Array, visits: Array, scratch: Scratch, t
 
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:
-    """Add the occupancy of `policies[at]`, one number per row, to `visits`; returns whether it seems to be no policy."""
+    """Add the occupancy of `policies[at]`, one number per row, to `visits`; returns whether the policy seems to be invalid."""
     after = (t.parts, t.width, policies, at, tolerance, scratch.d, scratch.w, visits, scratch.private)
     return run_together(visit_sweep, t.arguments, after, t.threads, t.n_transitions)
 
@@ -283,7 +286,7 @@ def bonus(visits: npt.ArrayLike, beta: float, *, out: Array | None = None, backe
     beta : float
         At least 0.
     out : ndarray of float64, optional
-        Where the result goes: C-contiguous, of the shape of `visits`, which it may be itself.
+        Array to be filled with the result: C-contiguous, of the shape of `visits`; may be `visits` itself.
 
     Returns
     -------
@@ -300,7 +303,7 @@ def bonus(visits: npt.ArrayLike, beta: float, *, out: Array | None = None, backe
     if backend == "numpy":
         return filled(out, "out", np.asarray(reference.bonus(n, scale)), *inputs)
     result = to_fill(out, "out", n.shape, *inputs)
-    weight_kernels.bonus(own(n).reshape(-1), scale, result.reshape(-1))
+    weight_kernels.bonus(writable(n).reshape(-1), scale, result.reshape(-1))
     return result
 
 
@@ -312,14 +315,14 @@ def exponential_weights(
     Parameters
     ----------
     policy : array_like, shape (n, A) or (B, n, A)
-        Rows sum to 1. An action of probability 0 keeps it: to recover from a weight that has underflowed, keep the sum
-        of Q, as `policy_chain` does.
+        The probabilities of each state sum to 1. An action of probability 0 keeps it; to let an action recover after its weight has
+        underflowed, keep the sum of Q, as `policy_chain` does.
     q : array_like of the shape of `policy`
         Finite.
     eta : float
         Learning rate, at least 0.
     out : ndarray of float64, optional
-        Where the result goes: C-contiguous, of the shape of `policy`, which it may be itself.
+        Array to be filled with the result: C-contiguous, of the shape of `policy`; may be `policy` itself.
 
     Returns
     -------
@@ -346,7 +349,7 @@ def exponential_weights(
         return filled(out, "out", result.reshape(p.shape), *inputs)
     full = to_fill(out, "out", p.shape, *inputs)
     weight_kernels.exponential_weights(
-        own(p).reshape(-1, n_actions), own(numbers).reshape(-1, n_actions), rate, full.reshape(-1, n_actions)
+        writable(p).reshape(-1, n_actions), writable(numbers).reshape(-1, n_actions), rate, full.reshape(-1, n_actions)
     )
     return full
 
@@ -367,11 +370,11 @@ def rollout(
     mdp, policy, backend
         As in `occupancy`.
     rng : numpy.random.Generator
-        Three times H uniforms are drawn: for the actions, the next states and the losses.
+        3 H uniforms are drawn from it: for the actions, the next states and the losses.
     context : hashable or ndarray
-        Written into the trajectory.
+        Context of the trajectory.
     sample_losses : callable, optional
-        From the mean losses (H,) and uniforms (H,) to the observed losses (H,). Default: Bernoulli with that mean.
+        Takes the mean losses (H,) and uniforms (H,) and returns the observed losses (H,). Default: Bernoulli with these means.
 
     Returns
     -------
@@ -404,7 +407,7 @@ def play(
     backend: Backend,
     rows: Array | None = None,
 ) -> Trajectory:
-    """One episode from given uniforms (H each); `policy` is valid, and `rows`, if it is known, what `gather` makes of it."""
+    """One episode from given uniforms (H each). `policy` is valid; `rows`, if known, is `gather(policy)`."""
     layout, t = mdp.layout, mdp.transitions
     if backend == "numpy":
         states, actions = reference.rollout(mdp, policy, u_action, u_next)
@@ -425,7 +428,7 @@ def play_in(
     backend: Backend,
     rows: Array | None = None,
 ) -> Trajectory:
-    """One episode of an environment from the uniforms of actions, transitions and losses, with the losses that the environment gives."""
+    """One episode of an environment, from uniforms for actions, transitions and losses; the environment draws the losses."""
     sampler, joint = getattr(cmdp, "sample_losses", None), getattr(cmdp, "joint_losses", None)
     trajectory = play(mdp, policy, *uniforms, context, sampler, backend, rows)
     if joint is not None:

@@ -1,7 +1,7 @@
-"""The operations on one model in plain NumPy, to be read beside the paper: the twins of the kernels.
+"""The operations on one model in plain NumPy, which follow the paper's equations; the kernels are tested against them.
 
-The signatures are those of the package's functions; ``backend="numpy"`` selects these. Inputs are taken as valid: the
-public functions of `opo_fast` validate.
+Signatures are those of the package's functions, which call these if ``backend="numpy"``. Inputs are not checked here; the public
+functions of `opo_fast` check them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _allowed(mdp: LayeredMDP | UpdatableMDP) -> Array:
 
 
 def occupancy(mdp: LayeredMDP | UpdatableMDP, policy: Array) -> Array:
-    """q(s, a | pi, P): the probability to reach s and play a (paper, section 2.1)."""
+    """q(s, a | pi, P): the probability of reaching s and playing a (paper, section 2.1)."""
     layout, arrays = mdp.layout, mdp.transitions.arrays()
     q = np.zeros(layout.shape)
     reach = np.ones(1)
@@ -94,7 +94,7 @@ def solve(mdp: LayeredMDP | UpdatableMDP) -> Solution:
 
 
 def solve_layer(mdp: LayeredMDP | UpdatableMDP, stage: int, v: Array) -> Solution:
-    """The optimum of one layer from the values `v` of the next, of which the last has none."""
+    """The optimum of one layer from the values `v` of the next layer, which are empty for the last."""
     layer = mdp.layout.layer(stage)
     q, allowed = mdp.losses[layer].copy(), _allowed(mdp)[layer]
     if stage < mdp.layout.horizon - 1:
@@ -115,7 +115,7 @@ def exponential_weights(policy: Array, q: Array, eta: float) -> Array:
     """The policy proportional to policy(a|s) exp(-eta q(s,a)) (Algorithm 1, policy improvement)."""
     least = np.where(policy > 0, q, np.inf).min(axis=1, keepdims=True)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        # Halves, since the range of q may be no double where eta times it is one.
+        # Halved, since the difference q - least may overflow even if eta times it does not.
         log_weights = np.where(policy > 0, np.log(policy) - 2 * (eta * (q / 2 - least / 2)), -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -142,6 +142,6 @@ def rollout(mdp: LayeredMDP | UpdatableMDP, policy: Array, u_action: Array, u_ne
 def draw(probabilities: Array, u: float) -> int:
     """The index at which the cumulative sum of the probabilities first exceeds the uniform `u`."""
     support = np.flatnonzero(probabilities > 0)
-    # Sums in double precision, as the kernel's, whatever the model is stored in.
+    # Summed in double precision like in the kernel, also if the model stores float32.
     position = int(np.searchsorted(np.cumsum(probabilities[support], dtype=np.float64), u, side="right"))
     return int(support[min(position, support.size - 1)])

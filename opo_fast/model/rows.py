@@ -1,4 +1,4 @@
-"""Rows, the pairs that a mask allows: of all layers, and of those that are not copies of others."""
+"""Rows: the state-action pairs that a mask allows, numbered state by state."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ Array = npt.NDArray[Any]
 class Rows(Immutable):
     """The rows of a layout and mask.
 
-    Where layers are copies of others, `distinct` holds what is not, and `action_mask`, `rows` and `pairs` of all layers are made
-    when they are asked for. Own states are those of `distinct`; without it they are all states.
+    A *row* is a state-action pair that the mask allows. If layers are copies of others, `distinct` holds the layers that are not,
+    and `action_mask`, `rows` and `pairs` of all layers are computed on first use. The *own states* are the states of these distinct
+    layers; without `distinct`, they are all states.
     """
 
     layout: Layout
@@ -29,7 +30,7 @@ class Rows(Immutable):
 
     @classmethod
     def of(cls, layout: Layout, mask: Array | None, distinct: Distinct | None = None) -> Rows:
-        """Those of a valid mask, or of distinct layers with theirs."""
+        """The rows of a valid mask, or of `distinct`, which has its mask."""
         result = Rows.__new__(Rows)
         result.layout, result.distinct = layout, distinct
         if distinct is None:
@@ -37,7 +38,7 @@ class Rows(Immutable):
         return result
 
     def _lay_out_rows(self, mask: Array | None) -> None:
-        """Rows of the pairs that are allowed, no layer being a copy."""
+        """Number the rows of a model in which no layer is a copy."""
         rows, pairs = self.layout.rows, None
         if mask is not None:
             rows = frozen(row_starts(mask.sum(axis=1)))
@@ -46,7 +47,7 @@ class Rows(Immutable):
 
     @cached_property
     def action_mask(self) -> Array | None:
-        """Allowed pairs (n_states, A), or None where all are."""
+        """Allowed state-action pairs (n_states, A), or None if all are."""
         d = self.distinct
         return None if d is None or d.mask is None else frozen(d.unroll(d.mask))
 
@@ -57,12 +58,12 @@ class Rows(Immutable):
 
     @cached_property
     def pairs(self) -> Array | None:
-        """The pair of each row; None where all are allowed."""
+        """The state-action pair of each row; None if all are allowed."""
         return None if self.action_mask is None else frozen(np.flatnonzero(self.action_mask))
 
     @property
     def masked(self) -> bool:
-        """Whether a pair is not allowed."""
+        """Whether the mask forbids any pair."""
         return (self.action_mask if self.distinct is None else self.distinct.mask) is not None
 
     @property
@@ -72,7 +73,7 @@ class Rows(Immutable):
 
     @property
     def own_pairs(self) -> Array | None:
-        """The pair of each row of the own states; None where all are allowed."""
+        """The state-action pair of each row of the own states; None if all are allowed."""
         return self.pairs if self.distinct is None else self.distinct.pairs
 
     def own(self, h: int) -> slice:
@@ -84,7 +85,7 @@ class Rows(Immutable):
         return int(self.own_rows[own.stop] - self.own_rows[own.start])
 
     def allowed(self, h: int) -> Array | None:
-        """Which pairs of layer `h` are allowed, shape (S_h * A,); None where all are."""
+        """Which state-action pairs of layer `h` are allowed, shape (S_h * A,); None if all are."""
         mask = self.action_mask if self.distinct is None else self.distinct.mask
         return None if mask is None else mask[self.own(h)].ravel()
 
@@ -95,7 +96,7 @@ class Rows(Immutable):
 
     @cached_property
     def n_rows(self) -> int:
-        """Number of allowed pairs, in all layers."""
+        """Number of rows of all layers."""
         return sum(self.layer_rows)
 
     @cached_property
@@ -104,12 +105,12 @@ class Rows(Immutable):
         return max(self.layer_rows)
 
     def gather(self, values: Array) -> Array:
-        """Entries of the allowed pairs of an (n_states, A) array, flat, one per row."""
+        """The entries of an (n_states, A) array at the rows, shape (n_rows,)."""
         flat = values.reshape(-1)
         return flat if self.pairs is None else flat[self.pairs]
 
     def scatter(self, values: Array) -> Array:
-        """The (n_states, A) array of one number per row; 0 at masked pairs."""
+        """The (n_states, A) array that has these numbers at the rows, and 0 at masked pairs; the inverse of `gather`."""
         if self.pairs is None:
             return values.reshape(self.layout.shape)
         full = np.zeros(self.layout.n_states * self.layout.n_actions)

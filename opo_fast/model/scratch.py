@@ -1,4 +1,4 @@
-"""Working arrays of the passes over one dynamics, which calls leave for the next."""
+"""Work arrays of passes through one dynamics, which later calls reuse."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Array = npt.NDArray[Any]
 
 
 def chunk_of(t: Transitions) -> int:
-    """States that are backed up at a time; a dense block is read in whole lines."""
+    """Number of states that are backed up at a time. Dense layers are not split: a block stores all rows of one next state together."""
     return STATES if t.kind else t.layout.n_states
 
 
 class Scratch:
-    """Working arrays of one policy's pass through one dynamics."""
+    """Work arrays for the pass of one policy through one dynamics."""
 
     def __init__(self, t: Transitions) -> None:
-        # Not the transitions, whose scratch this is: they would live until cycles are collected.
+        # `t` itself is not kept: it keeps this object, and the cycle would not be freed at once.
         self._n_states, self._n_rows = t.layout.n_states, t.n_rows if t.masked else 0
         self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
         self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
 
     @cached_property
     def d(self) -> Array:
-        """One number for each state, and room for a vector beyond the last."""
+        """One number per state, and eight more, so that a vector can be read at the last state."""
         return np.empty(self._n_states + 8)
 
     @cached_property
     def rows(self) -> Array | None:
-        """One number for each row where pairs are masked."""
+        """One number per row (allowed state-action pair) if any pair is masked, else None."""
         return np.empty(self._n_rows) if self._n_rows else None
 
 
 class borrowed:
-    """Working arrays that no other call uses at the same time: ``with borrowed(t) as scratch``."""
+    """Work arrays that no other call uses at the same time: ``with borrowed(t) as scratch``."""
 
     # A generator under contextlib.contextmanager costs three microseconds, a tenth of a small sweep.
     __slots__ = ("scratch", "t")

@@ -1,4 +1,4 @@
-"""One layer of a model alone: its optimum from the values of the next."""
+"""The optimum of one layer of a model, given the values of the next layer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def solve_layer(
     out: tuple[Array, Array, Array] | None = None,
     backend: Backend = "numba",
 ) -> Solution:
-    """What `solve` finds in one layer, bit for bit, from the values of the next: where Q and policies of all do not fit into memory.
+    """The optimum of one layer, given the values of the next: the same bits as `solve`.
+
+    For models so large that Q and the policy of all layers do not fit into memory.
 
     Parameters
     ----------
@@ -41,15 +43,15 @@ def solve_layer(
     stage : int
         The layer, counted from 0.
     v : array_like, shape (n_states,) or (S_next,)
-        Values of all states, as ``solve(mdp, returns="v")`` gives them, or of the next layer's. Not needed for the last layer.
+        Values of all states, as ``solve(mdp, returns="v")`` returns them, or of the next layer only. Not needed for the last layer.
     out : optional
-        Where the result goes: (q, v, policy), float64 arrays.
+        Arrays to be filled with the result: (q, v, policy), all float64.
     backend : {"numba", "numpy"}
 
     Returns
     -------
     Solution
-        ``q`` (S, A), 0 at masked pairs; ``v`` (S,); ``policy`` (S, A), deterministic; of the S states of the layer.
+        ``q`` (S, A), 0 at masked pairs; ``v`` (S,); ``policy`` (S, A), deterministic; for the S states of the layer.
     """
     check_backend(backend)
     as_model(mdp)
@@ -57,7 +59,7 @@ def solve_layer(
     h = as_integer(stage, "stage", least=0, most=layout.horizon - 1)
     following = _next_values(mdp, h, v)
     size = layout.layer_sizes[h]
-    result = _room(out, size, layout.n_actions, following)
+    result = _result_arrays(out, size, layout.n_actions, following)
     if backend == "numpy":
         return _written(result, reference.solve_layer(mdp, h, following))
     values = np.empty(size + following.size)
@@ -71,15 +73,15 @@ def solve_layer(
     return _written(result, Solution(_full(t, h, q), values[:size], _full(t, h, policy)))
 
 
-def _room(out: Any, size: int, n_actions: int, following: Array) -> Solution:
+def _result_arrays(out: Any, size: int, n_actions: int, following: Array) -> Solution:
     """Arrays for the result, none of which shares memory with another or with `following`."""
     if out is not None and not (isinstance(out, tuple) and len(out) == 3):
         raise OpoError(f"out is a {type(out).__name__}: a tuple of 3 arrays is needed")
     given = (None, None, None) if out is None else out
-    room: list[Array] = []
+    arrays: list[Array] = []
     for i, shape in enumerate(((size, n_actions), (size,), (size, n_actions))):
-        room.append(to_fill(given[i], f"out[{i}]", shape, following, results=room))
-    return Solution(*room)
+        arrays.append(to_fill(given[i], f"out[{i}]", shape, following, results=arrays))
+    return Solution(*arrays)
 
 
 def _written(result: Solution, found: Solution) -> Solution:
@@ -89,13 +91,13 @@ def _written(result: Solution, found: Solution) -> Solution:
 
 
 def _next_values(mdp: LayeredMDP | UpdatableMDP, h: int, v: npt.ArrayLike | None) -> Array:
-    """Values of the layer after `h`, none after the last."""
+    """Values of the layer after `h`; empty after the last."""
     layout = mdp.layout
     if h == layout.horizon - 1:
         return np.empty(0)
     n_next = layout.layer_sizes[h + 1]
     if v is None:
-        raise OpoError(f"v is None: the values of the {n_next} states of layer {h + 1}, or of all states, are needed")
+        raise OpoError(f"v is None: give the values of the {n_next} states of layer {h + 1}, or of all states")
     array = np.asarray(as_real(v, "v"), np.float64)
     if array.shape == (layout.n_states,):
         array = array[layout.layer(h + 1)]
@@ -108,7 +110,7 @@ def _next_values(mdp: LayeredMDP | UpdatableMDP, h: int, v: npt.ArrayLike | None
 
 
 def _full(t: Transitions, h: int, rows: Array) -> Array:
-    """Numbers of the rows of a layer as (S, A), 0 at masked pairs."""
+    """An (S, A) array from one number per row (allowed state-action pair) of a layer; 0 at masked pairs."""
     allowed, shape = t.allowed(h), (-1, t.layout.n_actions)
     if allowed is None:
         return rows.reshape(shape)

@@ -1,4 +1,4 @@
-"""The transposed copy of CSR transitions that repeated forward passes gather from."""
+"""The transposed copy of CSR transitions, from which repeated forward passes gather."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BYTES", "WORTH", "SlicedCopy"]
 
 WORTH = 8
-"""Times that passes have read each transition before a copy is made: making it costs about as much."""
+"""A copy is made once passes have read each transition so many times, which costs about as much as the copy."""
 MOST_BYTES = 1 << 29
-"""Transitions that take more are not copied."""
+"""Larger transitions are not copied."""
 
 
 class SlicedCopy:
-    """The copy, once it is worth its making.
+    """The copy, which is made when it is worth the time.
 
     Attributes
     ----------
-    arguments : tuple, or None where there is no copy
+    arguments : tuple, or None if there is no copy yet
         The leading arguments of `kernels.slices.visit_slices`.
     """
 
@@ -35,7 +35,7 @@ class SlicedCopy:
         self.arguments: tuple[Any, ...] | None = None
 
     def note(self, t: Transitions) -> tuple[Any, ...] | None:
-        """Count a pass; the copy's arguments, or None where the pass must do without."""
+        """Count a pass; returns the arguments of the copy, or None if there is none."""
         if self.arguments is None and t.parts > 1 and not t.changing and t.nbytes <= MOST_BYTES:
             if self.passes * t.n_transitions >= WORTH * t.data.size:
                 self.make(t, t.parts)
@@ -43,7 +43,7 @@ class SlicedCopy:
         return self.arguments
 
     def make(self, t: Transitions, parts: int) -> None:
-        """Make the copy, for layers in so many parts."""
+        """Make the copy, with each layer split into `parts` parts."""
         sizes, rows = t.layout.layer_sizes, t.rows
         found: dict[tuple[int, int, int], int] = {}
         blocks: list[tuple[int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""SciPy's sparse arrays in one canonical form."""
+"""Conversion of SciPy's sparse arrays to canonical CSR."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_block", "as_csr", "plain_csr", "rows_of_state"]
 
 
 def as_block(array: Any, shape: tuple[int, int], allowed: Any, name: str | Place) -> Any:
-    """The rows of `array` that are allowed, as CSR of real numbers that is still to be checked entry by entry."""
+    """The allowed rows of `array` as CSR with real numbers; its entries are checked later."""
     if array.shape != shape:
         raise OpoError(f"{name} has shape {array.shape}: (S_h * A, S_h+1) = {shape} is needed")
     if _is_plain(array) and (allowed is None or allowed.all()):
@@ -26,7 +26,7 @@ def as_block(array: Any, shape: tuple[int, int], allowed: Any, name: str | Place
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether this is CSR as SciPy makes it, but for the numbers in its arrays."""
+    """Whether this is CSR in the form that SciPy builds; the numbers in its arrays are not checked."""
     if array.format != "csr" or array.ndim != 2:
         return False
     parts = array.indptr, array.indices, array.data
@@ -41,7 +41,7 @@ _POSITIONS = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 def rows_of_state(array: Any, state: int, n_actions: int, name: str | Place) -> tuple[Any, Any]:
-    """`array` as CSR, and of its rows those of a state; entries are still to be checked."""
+    """`array` as CSR, and the rows of one state in it; entries are checked later."""
     rows = slice(state * n_actions, (state + 1) * n_actions)
     if not _is_plain(array) or not _pointers_fit(array.indptr[rows.start : rows.stop + 1], array.indices.size):
         array = as_csr(array, name)
@@ -53,20 +53,20 @@ def _pointers_fit(pointers: Any, size: int) -> bool:
 
 
 def plain_csr(part: Any) -> tuple[Any, Any, int, Any]:
-    """Row pointers, next states as unsigned numbers of 32 bits, whether there are two of these for each, and entries."""
+    """Row pointers; next states as uint32; 1 if each next state takes two of these (int64), else 0; and probabilities."""
     indices = np.ascontiguousarray(part.indices)
     if indices.dtype not in _POSITIONS:
         indices = indices.astype(np.int64)
     pointer = np.array(part.indptr, np.int64)
     data = np.ascontiguousarray(part.data, np.float64)
-    # The low half comes first only where the machine's byte order is that one.
+    # The kernel reads the low half of an int64 first, which is right on little-endian machines only.
     if indices.dtype == np.int64 and sys.byteorder == "big":
         indices = np.where((indices >= 0) & (indices < 2**31), indices, 2**31 - 1).astype(np.int32)
     return read_only(pointer), read_only(indices.view(np.uint32)), int(indices.dtype == np.int64), read_only(data)
 
 
 def as_csr(array: Any, name: str | Place) -> Any:
-    """A canonical CSR form of `array` (duplicates add up); the caller's arrays are never written to."""
+    """`array` as canonical CSR, with duplicate entries summed; the caller's arrays are never written to."""
     if array.dtype.kind not in "fiub":
         raise OpoError(f"{name} has dtype {array.dtype}: real numbers are needed")
     if array.ndim != 2:
@@ -86,7 +86,7 @@ def as_csr(array: Any, name: str | Place) -> Any:
     if indices.size and (indices.min() < 0 or indices.max() >= n_next):
         p = int(np.flatnonzero((indices < 0) | (indices >= n_next))[0])
         row = int(np.searchsorted(indptr, p, side="right")) - 1
-        raise OpoError(f"{name}: row {row} names next state {int(indices[p])}; 0 to {n_next - 1} is needed")
+        raise OpoError(f"{name}: row {row} has next state {int(indices[p])}; next states are 0 to {n_next - 1}")
     if data.dtype not in (np.float64, np.float32):
         data = data.astype(np.float64)
     result = sp.csr_array((data, indices, indptr), shape=source.shape, copy=False)
@@ -98,13 +98,13 @@ def as_csr(array: Any, name: str | Place) -> Any:
 
 
 def _converted(array: Any, name: str | Place) -> Any:
-    """CSR of another sparse form, in double precision, so that sums of duplicates do not wrap; SciPy follows positions unchecked."""
+    """Other sparse formats as CSR of floats, so that sums of duplicates cannot overflow. Checks the positions, which SciPy does not."""
     if array.format == "lil":
         lengths = [len(row) for row in array.rows], [len(row) for row in array.data]
         unequal = [row for row, (n, m) in enumerate(zip(*lengths, strict=True)) if n != m]
         if unequal:
             row = unequal[0]
-            raise OpoError(f"{name}: row {row} has {lengths[0][row]} positions and {lengths[1][row]} values: as many are needed")
+            raise OpoError(f"{name}: row {row} has {lengths[0][row]} positions, but {lengths[1][row]} values")
         column, data = (np.array([x for entries in lists for x in entries]) for lists in (array.rows, array.data))
         rows: Any = np.repeat(np.arange(array.shape[0]), lengths[0])
     elif array.format in ("csc", "bsr"):
@@ -122,13 +122,13 @@ def _converted(array: Any, name: str | Place) -> Any:
         except (ValueError, TypeError, IndexError) as error:
             raise OpoError(f"{name} is not a valid sparse array: {error}") from None
     if not rows.size == column.size == data.size:
-        raise OpoError(f"{name} has {rows.size} rows, {column.size} columns and {data.size} values: as many of each are needed")
+        raise OpoError(f"{name} has {rows.size} rows, {column.size} columns and {data.size} values: the numbers must be equal")
     for which, axis, positions in (("row", 0, rows), ("next state", 1, column)):
         if positions.size and positions.dtype.kind not in "iu":
             raise OpoError(f"{name}: positions have dtype {positions.dtype}: whole numbers are needed")
         bad = np.flatnonzero((positions < 0) | (positions >= array.shape[axis])).tolist()
         if bad:
-            raise OpoError(f"{name}: entry {bad[0]} names {which} {int(positions[bad[0]])}; 0 to {array.shape[axis] - 1} is needed")
+            raise OpoError(f"{name}: entry {bad[0]} has {which} {int(positions[bad[0]])}; {which}s are 0 to {array.shape[axis] - 1}")
     if data.size and data.dtype.kind not in "fiub":
         raise OpoError(f"{name} has dtype {data.dtype}: real numbers are needed")
     kind = np.result_type(data.dtype if data.size else np.float64, np.float32)
@@ -137,8 +137,8 @@ def _converted(array: Any, name: str | Place) -> Any:
 
 
 def _is_canonical(matrix: Any) -> bool:
-    """Whether indices increase strictly within each row, decided from the arrays and not from a flag."""
-    # Positions are within range by now, so that both of SciPy's types can be read as the kernels' own.
+    """Whether indices increase strictly within each row; SciPy's flag may be wrong, so the arrays are read."""
+    # Positions have been checked to be in range, so both int32 and int64 can be read as uint32.
     indices = np.ascontiguousarray(matrix.indices)
     indices = indices.view(np.uint32) if indices.dtype == np.int32 else indices.astype(np.uint32)
     indptr = np.ascontiguousarray(matrix.indptr, np.int64)

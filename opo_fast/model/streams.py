@@ -1,4 +1,4 @@
-"""Random streams keyed by what they are for and by the episode: counter-based, so that nothing depends on the order of asking."""
+"""Random streams keyed by purpose and episode; counter-based, so that no draw depends on the order of the calls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Array = npt.NDArray[Any]
 
 _NAMES = ("contexts", "actions", "transitions", "losses", "agent")
 _BLOCK = 1 << 15
-"""Uniforms drawn at a time."""
+"""Number of uniforms that are drawn at a time."""
 
 
 class Streams:
-    """The streams of one run. Two runs of the same seed see the same contexts and the same uniforms in every episode.
+    """The random streams of one run. Runs with the same seed see the same contexts and the same uniforms in every episode.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Streams:
         return np.random.Generator(np.random.Philox(key=self._keys[name], counter=[0, 0, 0, episode]))
 
     def moved(self, name: str, episode: int) -> np.random.Generator:
-        """As `generator`, but the same object in all episodes, to be drawn from at once: a new one takes the system's entropy first."""
+        """Like `generator`, but one object that each call moves to another episode: a new one would read the system's entropy first."""
         found = self._moved.get(name)
         if found is None:
             new = self.generator(name, 0)

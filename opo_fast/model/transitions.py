@@ -1,4 +1,4 @@
-"""The transitions of one dynamics: validated once, laid out for the kernels, immutable from then on."""
+"""The transitions of one dynamics: validated once, laid out for the kernels, and immutable."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ _NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
 _NOWHERE = address(_NO_POINTER)
 
 _WORTH_MEETING = {DENSE: 1 << 14, CSR: 1 << 11}
-"""Transitions of a layer, some microseconds of work, from which a further thread gains more than meeting after it costs."""
+"""Transitions of a layer (some microseconds of work) for which another thread is worth the cost of synchronising."""
 
 
 class Transitions(Rows):
     """The transitions of one dynamics, validated and laid out for the kernels.
 
-    Rows of pairs that the mask forbids are not stored. Layers given by the same array object share one block.
+    A *row* is a state-action pair that the mask allows; probabilities of other pairs are not stored. Layers given by the same array
+    object share one block.
 
     Parameters
     ----------
@@ -45,25 +46,25 @@ class Transitions(Rows):
     arrays : sequence of H-1 arrays (S_h, A, S_{h+1}), or of H-1 SciPy sparse arrays (S_h * A, S_{h+1})
         Entry h holds P(s' | s, a) from layer h to layer h+1. The last layer leads to the end state and has no entry.
     action_mask : ndarray of bool, shape (n_states, A), optional
-        The allowed pairs; the rows of the others are not looked at.
+        The allowed state-action pairs. Probabilities of other pairs are ignored.
     dtype : {float64, float32}
-        How probabilities are stored. All arithmetic is float64; float32 rounds each probability by at most 6e-8 of
-        itself, and so a value by at most 6e-8 H^2.
+        How probabilities are stored. All arithmetic is float64; storing float32 changes each probability by a relative error of
+        at most 6e-8, and so a value by at most 6e-8 H^2.
     where : str
-        How error messages name the argument.
+        Name of the argument in error messages.
     distinct : Distinct, optional
-        The layers that are copies of others, and the mask in the place of `action_mask`.
+        The layers that are copies of others. It also holds the mask, instead of `action_mask`.
 
     Raises
     ------
     OpoError
-        A wrong number of arrays or a wrong shape; entries that are negative or not finite; a row that misses 1 by more
-        than 1e-8 (float64 input) or 1e-6 (float32 input); masks or positions out of range. Nothing is renormalised.
+        A wrong number of arrays or a wrong shape; entries that are negative or not finite; a row whose sum differs from 1 by
+        more than 1e-8 (float64 input) or 1e-6 (float32 input); masks or positions out of range. Nothing is renormalised.
     """
 
     changing = False
-    """Whether these are the transitions of an `UpdatableMDP`."""
-    _passing = ("scratch", "places", "sliced", "own_arguments")
+    """Whether they belong to an `UpdatableMDP`, which can change them."""
+    _transient = ("scratch", "places", "sliced", "own_arguments")
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Transitions(Rows):
         sparse = [type(array) is not np.ndarray and sp.issparse(array) for array in arrays]
         if any(sparse) and not all(sparse):
             raise OpoError(
-                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: all of one kind are needed"
+                f"{where}[{sparse.index(False)}] is dense and {where}[{sparse.index(True)}] is sparse: make all dense, or all sparse"
             )
         self.kind = CSR if any(sparse) else DENSE
         self.block = np.zeros(layout.horizon, dtype=np.int64)
@@ -106,36 +107,36 @@ class Transitions(Rows):
 
     @classmethod
     def from_flat(cls, layout: Layout, data: Array, indptr: Array, indices: Array, block: Array) -> Transitions:
-        """CSR transitions of a layout without masks from flat arrays in the kernels' own form.
+        """CSR transitions of a layout without a mask, from flat arrays in the form that the kernels use.
 
-        For large models: `data` is checked and not copied, and becomes read-only.
+        For large models: `data` is checked and made read-only; it is copied only if it is a view.
 
         Parameters
         ----------
         data : ndarray of float64 or float32, shape (n,)
         indptr : ndarray of int64
-            The row pointers of one block after another, S_h * A + 1 each, all counting from the start of `data`.
+            Row pointers, block after block, S_h * A + 1 for each; all count from the start of `data`.
         indices : ndarray of uint32, shape (n,)
             Positions inside the next layer, increasing within a row.
         block : ndarray of int64, shape (H,)
-            Where the block of each layer starts in `indptr`; layers may share one. The last entry is not looked at.
+            Where the block of each layer starts in `indptr`; layers may share one. The last entry is ignored.
 
         Raises
         ------
         OpoError
-            As for `Transitions`; and where a dtype or a length is another, or a row is not in order.
+            As for `Transitions`; also for a wrong dtype or length, or if the next states of a row do not increase.
         """
         needed = ("data", data, ("float64", "float32")), ("indptr", indptr, ("int64",)), ("indices", indices, ("uint32",))
         for name, array, kinds in needed:
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.name not in kinds or not array.flags.c_contiguous:
                 raise OpoError(f"{name}: a contiguous vector of {' or '.join(kinds)} is needed")
-        # Kernels follow positions unchecked, and a view that was made before could still write to them: those are copied.
-        # A probability that changes makes a wrong number and no wild read; data are copied where they are a view themselves.
+        # Kernels do not check positions, and an older view could still change them, so `indptr` and `indices` are copied. A changed
+        # probability would only give wrong numbers, so `data` is copied only if it is a view.
         return cls._from_own(layout, data if data.base is None else data.copy(), indptr.copy(), indices.copy(), block)
 
     @classmethod
     def _from_own(cls, layout: Layout, data: Array, indptr: Array, indices: Array, block: Array) -> Transitions:
-        """The same from arrays that nobody else holds."""
+        """`from_flat` for arrays that nobody else holds."""
         result = cls.__new__(cls)
         result.layout, result.dtype, result.kind = layout, data.dtype, CSR
         result._lay_out_rows(None)
@@ -170,7 +171,7 @@ class Transitions(Rows):
         return result
 
     def _opening(self, arrays: Sequence[Any]) -> list[int]:
-        """Layers that open a new block, whose places are set: a layer shares the block of the same array and rows."""
+        """Set where the block of each layer starts, and list the layers that open one; layers of the same array and rows share a block."""
         sizes = self.layout.layer_sizes
         seen: dict[Any, int] = {}
         opening, total = [], 0
@@ -212,7 +213,7 @@ class Transitions(Rows):
         return self.layout.layer_sizes[h] * self.layout.n_actions, self.layout.layer_sizes[h + 1]
 
     def as_dense(self, h: int, given: Any, where: str | Place) -> Array:
-        """The block of layer `h` as an array of real numbers (S_h, A, S_{h+1}) that is still to be checked entry by entry."""
+        """The block of layer `h` as real numbers of shape (S_h, A, S_{h+1}); its entries are checked later."""
         array, shape = as_real(given, Place("{}[{}]", where, h)), self.layout.dense_shapes[h]
         if array.shape != shape:
             raise OpoError(f"{where}[{h}] has shape {array.shape}: (S_h, A, S_h+1) = {shape} is needed")
@@ -239,10 +240,10 @@ class Transitions(Rows):
             raise self._fault(code, h, where, float(entry), int(place[1]), place[0], sums)
 
     def fill_csr(self, h: int, part: Any, where: str | Place, begin: int, into: tuple[Array, Array, Array]) -> int:
-        """Fill the block of layer `h` in indptr, indices and data, its entries from `begin` on; how many these are."""
+        """Fill the block of layer `h` in indptr, indices and data, with entries from `begin` on; returns their number."""
         n_next, start, tolerance = self.layout.layer_sizes[h + 1], int(self.block[h]), tolerance_of(part.dtype, self.dtype)
         if not take_csr(*plain_csr(part), n_next, tolerance, start, begin, *into):
-            # Out of order, or wrong.
+            # The positions are not in order, or something is wrong.
             part = as_csr(part, Place("{}[{}]", where, h))
             pointer, positions, wide, data = plain_csr(part)
             if not take_csr(pointer, positions, wide, data, n_next, tolerance, start, begin, *into):
@@ -255,11 +256,11 @@ class Transitions(Rows):
         return int(part.nnz)
 
     def _fill_small(self, layout: Layout, arrays: Any) -> bool:
-        """The common small case in one kernel call; whatever is special or wrong is left to the general way."""
+        """Build a small ordinary model in one kernel call; False, so that the general code runs, if anything is unusual or wrong."""
         data = small_dense(layout, arrays)
         if data is None:
             return False
-        # At once, past the question whether attributes may still be set: a small run makes several of these an episode.
+        # One update is faster than setting attributes, each of which is checked: a small run builds several models per episode.
         vars(self).update(
             layout=layout, dtype=FLOAT64, action_mask=None, rows=layout.rows, pairs=None, kind=DENSE, block=layout.dense_block,
             data=frozen(data), indptr=_NO_POINTER, indices=_NO_INDICES, _sealed=True,
@@ -267,20 +268,21 @@ class Transitions(Rows):
         return True
 
     def _fault(self, code: int, h: int, where: str | Place, entry: float, position: int, row: int, sums: Array) -> OpoError:
+        """The error for a fault that `check_dense` or `check_csr` found."""
         pair = int(self.rows[self.layout.offsets[h]]) + int(row)
         if self.pairs is not None:
             pair = int(self.pairs[pair])
         return fault_of_row(self.layout, h, pair, where, (position, entry) if code == 1 else None, float(sums[row]))
 
     def as_float64(self) -> Transitions:
-        """The same probabilities stored as float64, which is exact; itself where they are so already."""
+        """The same probabilities stored as float64, which is exact; the same object if they already are."""
         if self.dtype == FLOAT64:
             return self
         data = aligned(self.data.size)
         data[:] = self.data
         other = Transitions.__new__(Transitions)
-        made = ("arguments", "own_arguments", "places", "sliced")
-        fields = {name: value for name, value in vars(self).items() if name not in made}
+        derived = ("arguments", "own_arguments", "places", "sliced")
+        fields = {name: value for name, value in vars(self).items() if name not in derived}
         vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
         return other
 
@@ -293,14 +295,14 @@ class Transitions(Rows):
 
     @cached_property
     def own_arguments(self) -> tuple[Any, ...]:
-        """The seven model arguments of a backward sweep, which has a plan where layers are copies of others."""
+        """The seven model arguments of a backward sweep: of the own states only (see `Rows`) if layers are copies of others."""
         if self.distinct is None:
             return self.arguments
         own = self.distinct.blocks(self.block), self.distinct.places, self.distinct.rows
         return self.kind, self.data, self.indptr, self.indices, *own
 
     def layer_arguments(self, h: int) -> tuple[tuple[Any, ...], Array]:
-        """The model arguments of a backward sweep over layer `h` alone, and its plan: its values come first, then the next layer's."""
+        """The model arguments of a backward sweep over layer `h` alone, and its plan. Its values come first, then the next layer's."""
         sizes, own = (*self.layout.layer_sizes, 0), self.own(h)
         last = h == self.layout.horizon - 1
         block = frozen(np.full(8, 0 if last else self.block[h]))
@@ -319,7 +321,7 @@ class Transitions(Rows):
         return self.kind, *pairs, block, self.parts
 
     def probability(self, h: int, local: int, action: int, next_local: int) -> float:
-        """P(next | state, action) out of layer `h`, by positions inside the layers; 0 for a masked pair."""
+        """P(next | state, action) from layer `h`, with states given by their positions in the layers; 0 for a masked pair."""
         state = int(self.layout.offsets[h]) + local
         row, first = state * self.layout.n_actions + action, int(self.rows[self.layout.offsets[h]])
         if self.action_mask is not None:
@@ -347,12 +349,12 @@ class Transitions(Rows):
 
     @cached_property
     def scratch(self) -> list[Any]:
-        """Working arrays of passes that are not running at this moment; whoever takes some brings them back."""
+        """Work arrays that no pass is using at the moment (see `borrowed`)."""
         return []
 
     @cached_property
     def sliced(self) -> SlicedCopy:
-        """The transposed copy of CSR transitions that repeated forward passes gather from."""
+        """The transposed copy of CSR transitions, from which repeated forward passes gather."""
         return SlicedCopy()
 
     @property
@@ -381,29 +383,29 @@ class Transitions(Rows):
 
     @cached_property
     def threads(self) -> int:
-        """Threads that are worth meeting after each layer."""
+        """Maximum number of threads that are worth synchronising after each layer."""
         return self.threads_for(1)
 
     def threads_for(self, policies: int) -> int:
-        """The same where each layer is worked on for so many policies at once."""
+        """The same if each layer is processed for `policies` policies at once."""
         return min(64, max(1, self._largest_layer * policies // _WORTH_MEETING[self.kind]))
 
     @cached_property
     def width(self) -> int:
-        """Number of actions where the rows of whole states fill a vector of eight, else 0."""
+        """Number of actions if the rows of whole states fill a vector of eight numbers, else 0."""
         return self.layout.n_actions if not self.masked and self.layout.n_actions in (2, 4, 8) else 0
 
     @cached_property
     def parts(self) -> int:
-        """Parts of a layer in the forward pass of CSR, each with its own sums: a matter of shape, so that bits never depend on threads."""
+        """Parts of a CSR layer in the forward pass, with separate sums. They depend on the shape only, so that threads change no bits."""
         if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING[CSR]:
             return 1
-        # A power of two, so that two or four threads get as many each.
+        # A power of two, so that two or four threads get equal numbers of parts.
         worth = self._largest_layer / (8 * max(self.layout.layer_sizes))
         return 2 if worth < 3 else 4 if worth < 6 else 8
 
     def arrays(self) -> list[Any]:
-        """The transitions as a user gives them; rows of masked pairs are zero, layers that share a block share the array.
+        """The transitions as arrays of the user's form. Masked pairs have zeros, and layers that share a block share the array.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Models whose numbers change: new ones are written into the same memory."""
+"""Models whose losses and transitions can be replaced in place."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Array = npt.NDArray[Any]
 
 
 class UpdatableMDP:
-    """A layered MDP whose losses and transitions can be replaced, without making it anew.
+    """A layered MDP whose losses and transitions can be replaced without building a new model.
 
-    It stands in the place of a `LayeredMDP` in `evaluate`, `solve`, `occupancy`, `rollout` and `opo_fast.kernels.arrays`.
-    Whatever keeps models and tells them apart by identity (policy chains, agents, contexts) takes a `LayeredMDP` only.
+    `evaluate`, `solve`, `occupancy`, `rollout` and `opo_fast.kernels.arrays` take it like a `LayeredMDP`. Code that keeps models and
+    tells them apart by identity (policy chains, agents, contexts) takes only a `LayeredMDP`.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class UpdatableMDP:
 
     Notes
     -----
-    Nobody else holds the memory that kernels follow positions in. An update reads what it is given once, checks it on the way
-    and keeps what it checked.
+    Only the model can write to the positions that kernels follow. An update reads its arguments once and checks the numbers while
+    it copies them, so what is kept is what was checked.
     """
 
     keeps_losses_once = False
@@ -57,7 +57,7 @@ class UpdatableMDP:
         dtype: npt.DTypeLike = np.float64,
     ) -> None:
         if isinstance(transitions, Transitions):
-            raise OpoError("transitions are opo_fast.Transitions, which others may share: their arrays() are needed")
+            raise OpoError("transitions are opo_fast.Transitions, which other models may share: pass transitions.arrays()")
         model = LayeredMDP(layout, losses, transitions, action_mask, dtype=dtype)
         t, copied = model.transitions, np.array(model.losses)
         vars(t)["changing"] = True
@@ -71,18 +71,18 @@ class UpdatableMDP:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
-            raise OpoError(f"{name} of an UpdatableMDP cannot be assigned: update(losses=..., transitions=...) replaces its numbers")
+            raise OpoError(f"{name} of an UpdatableMDP cannot be assigned: call update(losses=..., transitions=...) to replace its numbers")
         super().__setattr__(name, value)
 
     @property
     def row_losses(self) -> Array:
-        """Losses of the allowed pairs, one per row, of a model that is whole."""
+        """Losses of the rows, the allowed state-action pairs; an error if the last update failed half-way."""
         self.check_whole()
         return self.own_row_losses
 
     @property
     def action_mask(self) -> Array | None:
-        """Allowed pairs (n_states, A), or None where all are."""
+        """Allowed state-action pairs (n_states, A), or None if all are."""
         return self.transitions.action_mask
 
     def uniform_policy(self) -> Array:
@@ -97,14 +97,15 @@ class UpdatableMDP:
         losses : array_like, shape (n_states, A), optional
             Mean losses, each in [0, 1].
         transitions : sequence of H-1 arrays, optional
-            Dense or sparse as at the beginning; sparse ones have as many stored entries in each layer as before, in any place.
-            Layers that shared an array share one.
+            Dense or sparse, as when the model was built. Sparse arrays must have as many stored entries in each layer as before, at
+            any positions. Layers that shared an array must share one again.
 
         Raises
         ------
         OpoError
-            As for `LayeredMDP`. A wrong type, shape or number of entries leaves the model as it was. A wrong value is noticed while
-            the numbers are copied: the model is then refused until an update of the same part, losses or transitions, succeeds.
+            As for `LayeredMDP`. A wrong type, shape or number of entries leaves the model unchanged. A wrong value is noticed only
+            while the numbers are copied: the model then cannot be used until an update of the same part (losses or transitions)
+            succeeds.
         """
         numbers = None if losses is None else self._as_losses(losses)
         blocks = None if transitions is None else self._as_blocks(transitions)
@@ -119,7 +120,7 @@ class UpdatableMDP:
             self._damaged["transitions"] = False
 
     def _as_losses(self, losses: npt.ArrayLike) -> Array:
-        """Losses of the right shape and kind."""
+        """Losses with the right shape and dtype; their values are checked later."""
         array = as_real(losses, "losses")
         if array.shape != self.layout.shape:
             raise OpoError(f"losses have shape {array.shape}: (n_states, n_actions) = {self.layout.shape} is needed")
@@ -132,19 +133,20 @@ class UpdatableMDP:
             np.take(self._losses.reshape(-1), self.transitions.pairs, out=self._row_losses, mode="clip")
 
     def _as_blocks(self, transitions: Sequence[Any]) -> dict[int, Any]:
-        """The block of each layer that opens one: of the right shape and kind, and of as many stored entries as before."""
+        """The arrays of the layers that open a block, with the right shape, dtype and number of stored entries."""
         t = self.transitions
         blocks: dict[int, Any] = {}
         first: dict[tuple[int, int], int] = {}
         arrays = layer_list(transitions, self.layout, "transitions")
         for h, array in enumerate(arrays):
             if sp.issparse(array) != (t.kind == CSR):
-                raise OpoError(f"transitions[{h}]: {'a SciPy sparse' if t.kind == CSR else 'a dense'} array is needed, as at the beginning")
+                needed = "a SciPy sparse" if t.kind == CSR else "a dense"
+                raise OpoError(f"transitions[{h}]: {needed} array is needed, as when the model was built")
             same = first.setdefault(self._places[h], h)
             if same == h:
                 blocks[h] = self._as_block(h, array)
             elif arrays[same] is not array:
-                raise OpoError(f"transitions[{h}] is not the array of layer {same}, with which the layer shares its memory")
+                raise OpoError(f"transitions[{h}] is not the same array as transitions[{same}], although the two layers share their memory")
         return blocks
 
     def _as_block(self, h: int, array: Any) -> Any:
@@ -158,7 +160,7 @@ class UpdatableMDP:
     def _check_size(self, h: int, size: int) -> None:
         needed = self._places[h][1]
         if size != needed:
-            raise OpoError(f"transitions[{h}] has {size} stored entries: {needed}, as many as before, are needed")
+            raise OpoError(f"transitions[{h}] has {size} stored entries: {needed} are needed, as many as before")
 
     def _refill(self, h: int, block: Any) -> None:
         t = self.transitions
@@ -166,22 +168,22 @@ class UpdatableMDP:
             t.fill_dense(h, block, "transitions", self._storage[2])
             return
         try:
-            # Once more, since the array may have changed since, or entries of one place have been added up.
+            # Checked again, since the array may have changed meanwhile, or duplicate entries have been summed.
             self._check_size(h, block.nnz)
             self._check_size(h, t.fill_csr(h, block, "transitions", self._places[h][0], self._storage))
         except BaseException:
-            # Whatever was written so far: kernels must not follow it.
+            # The block may be half written, and kernels must not follow such positions.
             self._storage[0][:] = 0
             self._storage[1][:] = 0
             raise
 
     def check_whole(self) -> None:
-        """Refuse a model whose last update stopped half-way."""
+        """Refuse a model whose last update failed half-way."""
         if any(self._damaged.values()):
             damaged = [part for part, is_damaged in self._damaged.items() if is_damaged]
             raise OpoError(
-                f"mdp is half updated, since an update of its {' and '.join(damaged)} failed on the way: "
-                f"call update({', '.join(f'{part}=...' for part in damaged)}) with valid ones"
+                f"mdp is half updated, since an update of its {' and '.join(damaged)} failed: "
+                f"call update({', '.join(f'{part}=...' for part in damaged)}) with valid arrays"
             )
 
     def __repr__(self) -> str:
@@ -197,7 +199,7 @@ def _again(layout: Layout, losses: Array, arrays: list[Any], action_mask: Array 
 
 
 def _storage(t: Transitions) -> tuple[tuple[Array, Array, Array], list[tuple[int, int]]]:
-    """The only writable views of row pointers, next states and entries; and where the entries of each layer begin, and how many."""
+    """Writable views of row pointers, next states and probabilities, the only ones; first entry and number of entries of each layer."""
     sizes = [t.layer_size(h) for h in range(t.layout.horizon - 1)]
     starts = [int(t.indptr[t.block[h]] if t.kind == CSR else t.block[h]) for h in range(t.layout.horizon - 1)]
     views = []

@@ -1,4 +1,4 @@
-"""From a log alone, without a simulator: policies, how well classes fit, and what a policy would have cost."""
+"""Learning from a log without a simulator: policies, how well function classes fit, and off-policy evaluation."""
 
 from .evaluation import ESTIMATORS, Estimate, OffPolicyWarning, PolicyEvaluation, evaluate_policy
 from .learning import FitLine, LearnedPolicy, fit_report, learn_from_logs

@@ -19,19 +19,19 @@ from . import importance
 from .fits import ClassModel, fitted_q, model_of, resampled_values
 from .tables import Tables
 
-__all__ = ["Work"]
+__all__ = ["Estimation"]
 
 Array = npt.NDArray[Any]
 Found = tuple[float, float, Array]
 """A value, its standard error, and its bootstrap replicates."""
 BATCH = 1 << 22
-"""Numbers of a working array of the bootstrap."""
+"""Entries of the largest temporary array of the bootstrap."""
 LEAST = 30.0
-"""Effective sample size below which importance weights are said to tell too little."""
+"""A smaller effective sample size is reported in the notes."""
 
 
-class Work:
-    """A log and a policy: what the estimators share."""
+class Estimation:
+    """A log and a policy, with everything that the estimators share."""
 
     def __init__(self, log: TrajectoryLog, policy: Any, groups: Any, behavior: Any, smoothing: float, seed: int) -> None:
         self.log, self.seed = log, seed
@@ -46,7 +46,7 @@ class Work:
             self.propensities = self._played([_policy(log, behavior, context, "behavior") for context in self.contexts])
             if not (self.propensities > 0).all():
                 i, h = (int(x) for x in np.argwhere(self.propensities <= 0)[0])
-                raise OpoError(f"behavior gives the logged action of trajectory {i}, step {h} probability 0")
+                raise OpoError(f"behavior: the logged action of trajectory {i}, step {h} has probability 0; a positive one is needed")
         elif log.propensities is not None:
             self.source, self.propensities = "logged", log.propensities
         else:
@@ -64,7 +64,7 @@ class Work:
         self.bounds = mean(unseen=0.0), mean(unseen=1.0)
 
     def _played(self, policies: list[Array]) -> Array:
-        """Probabilities (n, H) of the logged actions under a policy for each distinct context."""
+        """Probabilities (n, H) of the logged actions under policies, one for each distinct context."""
         log, chances = self.log, np.empty(self.log.actions.shape)
         for k, policy in enumerate(policies):
             mine = self.number == k
@@ -88,7 +88,7 @@ class Work:
         return value, error, self._bootstrap(statistic, resamples, weights.size)
 
     def doubly_robust(self, classes: tuple[Any, Any], folds: int, resamples: int) -> Found:
-        """Doubly robust, with Q from the other folds."""
+        """Doubly robust, with Q fitted on the other folds."""
         log = self.log
         fold = np.random.default_rng(self.seed).permutation(len(log)) % folds
         q, v = np.zeros(log.actions.shape), np.zeros(log.actions.shape)
@@ -114,7 +114,7 @@ class Work:
             q[mine], v[mine] = found[0][states, self.log.actions[mine]], found[1][states]
 
     def tables_value(self, resamples: int) -> Found:
-        """Direct method on frequencies, which are counted anew in each resample."""
+        """Direct method with frequencies, which are counted again in each resample."""
         size = max(self.log.layout.n_states, self.tables.n_rows, len(self.log))
 
         def statistic(counts: Array) -> Array:
@@ -126,7 +126,7 @@ class Work:
         return float(statistic(np.ones((1, len(self.log))))[0]), float(replicates.std(ddof=1)), replicates
 
     def class_value(self, classes: tuple[Any, Any], counts: tuple[int, int]) -> Found:
-        """Direct method on the fits of function classes."""
+        """Direct method with the fits of function classes."""
         log = self.log
         model = model_of(*classes, log, log.action_mask)
         values = np.array([model.evaluate(p, c)[1][0] for p, c in zip(self.policies, self.contexts, strict=True)])
@@ -170,7 +170,7 @@ class Work:
         return float(values.mean()), _standard_error(values), replicates
 
     def _counts(self, resamples: int, first: int = 0) -> Array:
-        """How often each episode is in each resample from `first` on, (B, n); the same for all estimators."""
+        """How often each episode occurs in each resample from `first` on, (B, n); the same for all estimators."""
         n = len(self.log)
         rng = np.random.default_rng((self.seed, first))
         drawn = rng.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
@@ -185,12 +185,12 @@ class Work:
         return statistic(self._drawn)
 
     def notes(self, tolerance: float, weighted: bool) -> tuple[str, ...]:
-        """What limits the answer."""
+        """Reasons not to trust the estimates."""
         found = []
         if self.left > tolerance:
             found.append(
-                f"the log does not support this policy: with probability {self.left:.3g} an episode comes to an action that was never "
-                f"logged in its state; all that frequencies say is that the value is from {self.bounds[0]:.4f} to {self.bounds[1]:.4f}"
+                f"the log does not support this policy: with probability {self.left:.3g} an episode takes an action that was never logged "
+                f"in its state, so the frequencies only say that the value is from {self.bounds[0]:.4f} to {self.bounds[1]:.4f}"
             )
         sizes = importance.effective_sample_size(self.weights)
         if weighted and sizes.min() < LEAST:
@@ -206,7 +206,7 @@ def _standard_error(values: Array) -> float:
 
 
 def _distinct(contexts: Any) -> tuple[list[Any], Array]:
-    """The distinct contexts in order of first appearance, and the number of each episode's."""
+    """The distinct contexts in order of first appearance, and for each episode the number of its context."""
     known: dict[Hashable, int] = {}
     listed: list[Any] = []
     number = np.empty(len(contexts), np.int64)
@@ -220,7 +220,7 @@ def _distinct(contexts: Any) -> tuple[list[Any], Array]:
 
 
 def _groups(contexts: list[Any], episodes: int, groups: Any) -> Array:
-    """The number of each distinct context's group."""
+    """The group number of each distinct context."""
     if groups is None:
         return np.arange(len(contexts)) if episodes >= 20 * len(contexts) else np.zeros(len(contexts), np.int64)
     if not callable(groups):

@@ -1,4 +1,4 @@
-"""What a policy would have cost, from a log that another policy made."""
+"""Off-policy evaluation: what a policy would have cost, from a log of another policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._support.checks import as_integer, as_items, as_number, instance, one_of
 from ..errors import OpoError
 from ..oracles.log import TrajectoryLog
 from . import importance
-from .estimators import Work
+from .estimators import Estimation
 
 __all__ = ["ESTIMATORS", "Estimate", "OffPolicyWarning", "PolicyEvaluation", "evaluate_policy"]
 
@@ -24,7 +24,7 @@ ESTIMATORS = ("dm", "pdis", "snpdis", "dr", "fqe")
 
 
 class OffPolicyWarning(UserWarning):
-    """The log cannot, or can hardly, tell what was asked."""
+    """The log says little or nothing about the policy that is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class Estimate:
     low, high : float
         Percentile bootstrap interval over episodes.
     supported : bool
-        Whether the log itself supports it; where not, importance sampling has no value (NaN), and what rests on a function class is an
-        extrapolation of the class.
+        Whether the log supports the estimate. If not, estimators without a function class give NaN, and the others extrapolate.
     """
 
     name: str
@@ -58,26 +57,28 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """What `evaluate_policy` found: a mapping from the names of estimators to `Estimate`.
+    """The result of `evaluate_policy`: a mapping from the names of estimators to `Estimate`.
 
     Attributes
     ----------
     estimates : dict of Estimate
     level : float
-        Of the intervals.
+        Confidence level of the intervals.
     episodes : int
+        Number of logged episodes.
     logged_value : float
-        Mean sum of losses of the logged episodes: what the behavior policy costs.
+        Mean sum of losses of the logged episodes: the value of the behavior policy.
     effective_sample_size : ndarray, shape (H,)
-        Of the weights up to each step.
+        Effective sample size of the cumulative importance weights at each step.
     left : float
-        Estimated probability that an episode of the policy comes to a pair of state and action that was never logged (for its context
-        group). The log says nothing of what follows.
+        Estimated probability that an episode of the policy visits a state-action pair that was never logged for its context group. The
+        log says nothing about the rest of such an episode.
     bounds : tuple of float
-        The model of frequencies with every such remainder at its least and at its greatest possible loss.
+        Value in the model of frequencies, with the smallest and with the largest possible losses in the rest of such episodes.
     propensities : {"logged", "given", "estimated"}
+        Where the propensities come from.
     notes : tuple of str
-        What limits the answer; also warned of.
+        Reasons not to trust the estimates; each is also a warning.
     """
 
     estimates: dict[str, Estimate]
@@ -103,7 +104,7 @@ class PolicyEvaluation:
         lines = [
             f"{self.episodes:,} logged episodes, which cost {self.logged_value:.4f}; values with {self.level:.0%} intervals",
             *map(str, self.estimates.values()),
-            f"{self.propensities} propensities; effective sample size {least:.0f} or more; probability to leave the log {self.left:.2%}",
+            f"{self.propensities} propensities; effective sample size {least:.0f} or more; probability of leaving the log {self.left:.2%}",
             *(f"Note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
@@ -132,36 +133,39 @@ def evaluate_policy(
     Parameters
     ----------
     log : TrajectoryLog
-        Its episodes are independent, and its actions were chosen by a fixed policy of context and state.
+        Its episodes must be independent, with actions from a fixed policy that depends on context and state.
     policy : callable, array (n_states, A), or anything with ``policy(context)``
-        The policy to be evaluated.
+        The policy to evaluate.
     estimators : sequence of {"dm", "pdis", "snpdis", "dr", "fqe"}, optional
         Direct method, per-decision importance sampling, its self-normalised (weighted) form, doubly robust, fitted Q evaluation. Default:
-        all but "fqe", which with tables equals "dm" (Y. Duan, Z. Jia and M. Wang, ICML 2020), and "fqe" where a `q_class` is given.
+        all except "fqe", which with tables equals "dm" (Y. Duan, Z. Jia and M. Wang, ICML 2020); if `q_class` is given, "fqe" as well.
     loss_class, dynamics_class : function classes, optional
-        The model of "dm" and "dr" is their fit. Default: frequencies and means, one table for each context group, where each step from a
-        pair without data on costs what a step of the log costs on average.
+        Their fits are the model of "dm" and "dr". Default: frequencies and mean losses, in one table for each context group; from a pair
+        without data on, each step costs as much as an average step of the log.
     q_class : function class of losses, optional
-        Of "fqe": H times a member is Q. Default: one table for each context.
+        The class for "fqe", scaled by H. Default: one table for each context.
     behavior : callable or array (n_states, A), optional
-        The logged policy. Default: the log's propensities; where it has none, frequencies of the actions in each state and context group.
+        The behavior policy of the log. Default: the log's propensities, or if it has none, the frequencies of the actions in each state and
+        context group.
     smoothing : float
-        Added to each count of these frequencies. At 0 the estimates have no bias but that of actions that were not logged.
+        Added to each count of these frequencies. With 0 the only bias of the estimates comes from actions that were not logged.
     groups : callable, optional
-        ``groups(context)`` is what contexts that share their tables have in common. Default: each context is a group where the log has at
-        least 20 episodes a context on average, else all contexts are one.
+        Contexts with equal ``groups(context)`` share their tables. Default: each context is its own group if the log has at least 20
+        episodes per context on average; otherwise there is one group.
     folds : int
-        The Q of "dr" is fitted on the other folds (cross-fitting), of which there are at most as many as episodes. 1: on the whole log.
+        Number of folds for "dr", whose Q is fitted on the other folds (cross-fitting); at most the number of episodes is used. With 1 it is
+        fitted on the whole log.
     level : float
-        Of the intervals.
+        Confidence level of the intervals.
     resamples : int
-        Bootstrap resamples of episodes. Propensities and the Q of "dr" are not estimated anew, tables are.
+        Bootstrap resamples of episodes. Tables are estimated again in each; propensities and the Q of "dr" are not.
     refits : int
-        The same where a function class is fitted anew each time ("dm" with classes that are not finite, "fqe"). 0: no interval.
+        Resamples for estimators that have to fit a function class again in each: "fqe", and "dm" with classes that are not finite. With 0
+        they have no interval.
     tolerance : float
-        Up to this probability of leaving the log (`PolicyEvaluation.left`) an estimate counts as supported.
+        Estimates count as supported up to this probability of leaving the log (`PolicyEvaluation.left`).
     seed : int
-        Of resamples and folds.
+        Seed of resamples and folds.
 
     Returns
     -------
@@ -170,38 +174,38 @@ def evaluate_policy(
     Raises
     ------
     OpoError
-        A bad argument, or a policy that plays a masked action (an absorbing state has one action).
+        An argument is wrong, or the policy plays a masked action (absorbing states have only one action).
 
     Warns
     -----
     OffPolicyWarning
-        Where the policy leaves the log, or few episodes carry the weight.
+        The policy leaves the log, or few episodes carry most of the weight.
     """
     instance(log, "log", TrajectoryLog)
     names = _names(estimators, q_class)
     if (loss_class is None) != (dynamics_class is None):
         raise OpoError(f"{'loss' if loss_class is None else 'dynamics'}_class is missing: the model needs both, or none")
-    work = Work(log, policy, groups, behavior, as_number(smoothing, "smoothing"), as_integer(seed, "seed", least=0, most=None))
+    estimation = Estimation(log, policy, groups, behavior, as_number(smoothing, "smoothing"), as_integer(seed, "seed", least=0, most=None))
     level, tolerance = as_number(level, "level", most=1.0, strict=True), as_number(tolerance, "tolerance", most=1.0)
     counts = as_integer(resamples, "resamples", least=2), as_integer(refits, "refits", least=0)
-    supported = work.left <= tolerance
+    supported = estimation.left <= tolerance
     classes = (loss_class, dynamics_class)
     found = {}
     for name in names:
         if name in ("pdis", "snpdis"):
-            value, error, replicates = work.importance(name, counts[0])
+            value, error, replicates = estimation.importance(name, counts[0])
         elif name == "dr":
-            value, error, replicates = work.doubly_robust(classes, min(as_integer(folds, "folds", least=1), len(log)), counts[0])
+            value, error, replicates = estimation.doubly_robust(classes, min(as_integer(folds, "folds", least=1), len(log)), counts[0])
         elif name == "fqe":
-            value, error, replicates = work.fitted_q(q_class, counts[1])
+            value, error, replicates = estimation.fitted_q(q_class, counts[1])
         else:
-            value, error, replicates = work.tables_value(counts[0]) if loss_class is None else work.class_value(classes, counts)
-        rests = loss_class is not None if name in ("dm", "dr") else q_class is not None and name == "fqe"
+            value, error, replicates = estimation.tables_value(counts[0]) if loss_class is None else estimation.class_value(classes, counts)
+        extrapolates = loss_class is not None if name in ("dm", "dr") else q_class is not None and name == "fqe"
         low, high = _interval(replicates, level)
-        if not supported and not rests:
+        if not supported and not extrapolates:
             value = error = low = high = math.nan
         found[name] = Estimate(name, value, error, low, high, supported)
-    notes = work.notes(tolerance, any(name in names for name in ("pdis", "snpdis", "dr")))
+    notes = estimation.notes(tolerance, any(name in names for name in ("pdis", "snpdis", "dr")))
     for note in notes:
         warnings.warn(note, OffPolicyWarning, stacklevel=2)
     return PolicyEvaluation(
@@ -209,10 +213,10 @@ def evaluate_policy(
         level,
         len(log),
         float(log.losses.sum(axis=1).mean()),
-        importance.effective_sample_size(work.weights),
-        work.left,
-        work.bounds,
-        work.source,
+        importance.effective_sample_size(estimation.weights),
+        estimation.left,
+        estimation.bounds,
+        estimation.source,
         notes,
     )
 

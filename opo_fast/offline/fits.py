@@ -1,4 +1,4 @@
-"""Models that function classes fit to a log, also to resamples of it, and fitted Q evaluation."""
+"""Models that function classes fit to a log or to resamples of it, and fitted Q evaluation."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..oracles import FiniteDynamicsClass, FiniteLossClass
 from ..oracles.log import TrajectoryLog
 from ..oracles.schedule import add_all
 
-__all__ = ["ClassModel", "fitted_q", "model_of", "resampled_values"]
+__all__ = ["ClassModel", "fitted", "fitted_q", "model_of", "resampled_values"]
 
 Array = npt.NDArray[Any]
 _LARGE = 1e300
-"""In place of an infinite error, so that a weight of 0 times it is 0."""
+"""Replaces infinite errors, so that a weight of 0 times an error is 0."""
 
 
 def fitted(source: Any, log: TrajectoryLog, action_mask: Array | None, name: str, answer: str) -> Any:
-    """An oracle of a class with a log as its data."""
+    """An oracle of a class that has observed the log."""
     oracle = make_oracle(source, log.layout, action_mask, name, ("observe", "fit", answer))
     add_all(oracle, log)
     return oracle
 
 
 class ClassModel:
-    """The fits of a pair of oracles: Q and V of a policy in the model that they are, asked once for each context and pair of fits."""
+    """The model from the fits of a loss oracle and a dynamics oracle."""
 
     def __init__(self, layout: Layout, losses: Any, dynamics: Any, action_mask: Array | None) -> None:
         self.layout, self.action_mask = layout, action_mask
@@ -51,7 +51,7 @@ class ClassModel:
 
 
 def model_of(loss_class: Any, dynamics_class: Any, log: TrajectoryLog, action_mask: Array | None) -> ClassModel:
-    """The fits of two classes on a log."""
+    """The model that two classes fit to a log."""
     losses = fitted(loss_class, log, action_mask, "loss_class", "losses")
     dynamics = fitted(dynamics_class, log, action_mask, "dynamics_class", "transitions")
     return ClassModel(log.layout, losses, dynamics, action_mask)
@@ -60,9 +60,9 @@ def model_of(loss_class: Any, dynamics_class: Any, log: TrajectoryLog, action_ma
 def resampled_values(
     classes: tuple[Any, Any], log: TrajectoryLog, action_mask: Array | None, weights: Array, policies: list[Array], contexts: list[Any]
 ) -> Array:
-    """V(s_1) of a policy at each of some contexts under the fits on each weighting (B, n) of the episodes, (B, contexts).
+    """V(s_1) (B, contexts) of one policy per context, in the model fitted to each weighting (B, n) of the episodes.
 
-    Finite classes are scored once, episode by episode; others are fitted anew.
+    Finite classes are scored once on each episode; others are fitted again for each weighting.
     """
     pairs = list(zip(policies, contexts, strict=True))
     if not (isinstance(classes[0], FiniteLossClass) and isinstance(classes[1], FiniteDynamicsClass)):
@@ -91,19 +91,19 @@ def _errors(oracle: Any, log: TrajectoryLog) -> Array:
 def fitted_q(
     q_class: Any, log: TrajectoryLog, policies: list[Array], contexts: list[Any], number: Array, action_mask: Array | None
 ) -> tuple[list[Array], list[Array]]:
-    """Fitted Q evaluation (H. Le, C. Voloshin and Y. Yue, ICML 2019): Q and V of a policy at each of some contexts.
+    """Fitted Q evaluation (H. Le, C. Voloshin and Y. Yue, ICML 2019): Q and V of one policy per context.
 
-    Starting from Q = 0, H times the regression of l_h + V(s_{h+1}), divided by H to be in [0, 1], on context and pair over the class; each
-    settles one more layer.
+    Starting from Q = 0, (l_h + V(s_{h+1})) / H, which lies in [0, 1], is regressed on context and state-action pair H times. Each
+    regression makes one more layer final, beginning with the last.
 
     Parameters
     ----------
     q_class
-        Function class of losses, of which H times a member is Q.
+        Function class of losses; Q is H times a member.
     policies, contexts : lists
         The policy (n_states, A) of each distinct context.
     number : ndarray of int64, shape (n,)
-        Which of them each episode has.
+        The position in `contexts` of each episode's context.
     """
     layout = log.layout
     horizon = layout.horizon

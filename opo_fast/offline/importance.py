@@ -1,7 +1,7 @@
-"""Importance-sampling estimators from arrays alone: one value for each episode, whose mean is the estimate.
+"""Importance-sampling estimators on plain arrays: one value for each episode, whose mean is the estimate.
 
-n episodes of H steps. Weights are cumulative, w_h = prod_{k <= h} pi(a_k | s_k) / b(a_k | s_k), where pi is the policy to be evaluated
-and b the one that was logged. Names are those of the field's packages (OBP, SCOPE-RL).
+There are n episodes of H steps. Weights are cumulative, w_h = prod_{k <= h} pi(a_k | s_k) / b(a_k | s_k), where pi is the policy to
+evaluate and b is the behavior policy. The names are those of OBP and SCOPE-RL.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def pdis(weights: Array, losses: Array) -> Array:
 
 
 def snpdis(weights: Array, losses: Array) -> Array:
-    """Its self-normalised (weighted) form: the weights of each step are divided by their mean, (n,)."""
+    """Self-normalised (weighted) per-decision importance sampling: the weights of each step are divided by their mean, (n,)."""
     return pdis(weights / _means(weights), losses)
 
 
 def influence_of_snpdis(weights: Array, losses: Array) -> Array:
-    """How each episode moves the self-normalised estimate, (n,); of mean 0. Its deviation gives the standard error (delta method)."""
+    """Influence of each episode on the self-normalised estimate, (n,), for its standard error by the delta method. The mean is 0."""
     normal = weights / _means(weights)
     ratios = (normal * losses).mean(axis=0)
     return np.asarray((normal * (losses - ratios)).sum(axis=1))
@@ -45,15 +45,15 @@ def doubly_robust(weights: Array, losses: Array, q: Array, v: Array) -> Array:
     ----------
     weights, losses : ndarray, shape (n, H)
     q, v : ndarray, shape (n, H)
-        Estimates of the policy's Q at the logged pairs and of V at the logged states. Unbiased, whatever they are, where they do not
-        depend on the episode itself.
+        Estimates of the policy's Q at the logged state-action pairs and of its V at the logged states. The result is unbiased for any
+        estimates that do not depend on the episode itself.
     """
     before = np.concatenate([np.ones((len(weights), 1)), weights[:, :-1]], axis=1)
     return np.asarray((weights * (losses - q) + before * v).sum(axis=1))
 
 
 def effective_sample_size(weights: Array) -> Array:
-    """(sum w)^2 / sum w^2 at each step, (H,): how many episodes of equal weight would tell as much (L. Kish, 1965)."""
+    """(sum w)^2 / sum w^2 at each step, (H,): the number of equally weighted episodes that say as much (L. Kish, 1965)."""
     squares = np.square(weights).sum(axis=0)
     return np.asarray(np.square(weights.sum(axis=0)) / np.where(squares > 0, squares, 1.0))
 

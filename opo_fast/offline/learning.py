@@ -1,4 +1,4 @@
-"""A policy from a log alone, and how well classes fit it."""
+"""Learning a policy from a log, and held-out errors of function classes on it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import as_integer, instance, one_of
+from .._support.numbers import log_loss
 from ..agents.baselines import Greedy
 from ..agents.opo import OPO
 from ..agents.oracle_agent import OracleAgent
@@ -33,15 +34,15 @@ _AGENTS: dict[str, Any] = {"plan": Greedy, "pessimistic": PessimisticPlan, "opo"
 
 @dataclass(frozen=True)
 class LearnedPolicy:
-    """What `learn_from_logs` learned.
+    """The result of `learn_from_logs`.
 
     Attributes
     ----------
     method : {"plan", "pessimistic", "opo"}
     agent : OracleAgent
-        Holds the fits; ``agent.save(path)`` writes them, and ``agent.load(path)`` of one built with the same arguments reads them.
+        Has the fits. ``agent.save(path)`` writes them, and ``load(path)`` of an agent built with the same arguments reads them.
     episodes : int
-        Of the log.
+        Number of episodes in the log.
     """
 
     method: str
@@ -49,16 +50,16 @@ class LearnedPolicy:
     episodes: int
 
     def policy(self, context: Any) -> Array:
-        """The policy (n_states, A) at a context; a warning where the log has no such context."""
+        """The policy (n_states, A) at a context; warns if the log has no such context."""
         self.agent.check_context(context)
         return np.asarray(self.agent.policy(context))
 
     def value(self, context: Any) -> float:
-        """What the method says that the policy costs (V(s_1)).
+        """The method's own estimate of the policy's value V(s_1).
 
-        "plan": its value in the fitted model, which tends to be too low, since the plan seeks out what the fit has too low. "pessimistic":
-        an upper bound, if the classes hold the truth. "opo": a lower bound of Algorithm 1. `evaluate_policy`, on data that were not learned
-        from, is the fair judge.
+        "plan": the value in the fitted model, which tends to be too low, since the plan prefers actions whose cost the fit underestimates.
+        "pessimistic": an upper bound, if the classes contain the truth. "opo": the lower bound of Algorithm 1. For a fair estimate use
+        `evaluate_policy` with data that the policy was not learned from.
         """
         self.agent.check_context(context)
         return float(self.agent.value(context))  # type: ignore[attr-defined]
@@ -91,12 +92,13 @@ def learn_from_logs(
         Function classes or oracles without data.
     log : TrajectoryLog or sequence of Trajectory
     method : {"plan", "pessimistic", "opo"}
-        "plan": the optimum of the fits. "pessimistic": the optimum under the worst that the log leaves plausible (`PessimisticPlan`), for
-        logs that do not cover every action. "opo": the policy of Algorithm 1 once it has observed the log's episodes in their order.
+        "plan": the optimum of the fitted model. "pessimistic": the optimum for the worst model that the log leaves plausible
+        (`PessimisticPlan`), for logs that do not cover every action. "opo": the policy of Algorithm 1 after it has observed the episodes
+        of the log in order.
     action_mask : array_like of bool (n_states, A), optional
-        Default: that of the log. ``log.logged`` allows only what was logged.
+        Default: the mask of the log. ``log.logged`` only allows actions that were logged.
     **options
-        Of `PessimisticPlan` (``delta``, ``penalty``) or of `OPO`.
+        Keyword arguments of `PessimisticPlan` (``delta``, ``penalty``) or of `OPO`.
 
     Returns
     -------
@@ -126,11 +128,11 @@ class FitLine(NamedTuple):
     kind : {"losses", "dynamics"}
     name : str
     error : float
-        Mean squared error, or mean -log P, of a step; infinite where a fit excludes what happened.
+        Mean squared error, or mean -log P, per step; infinite if a fit gives an observed step probability 0.
     constant : float
-        The same of the best constant: the mean loss; the frequencies of the next states of each layer, whatever state and action.
+        The same for the best constant: the mean loss, or the frequencies of the next states in each layer whatever the state and action.
     standard_error : float
-        Of the difference of the two, over episodes.
+        Standard error of the difference between the two, over episodes.
     """
 
     kind: str
@@ -141,7 +143,7 @@ class FitLine(NamedTuple):
 
     def __str__(self) -> str:
         what = "squared error" if self.kind == "losses" else "log loss"
-        return f"{self.name}: {what} {self.error:.4f} a step on held-out episodes, {self.constant:.4f} of the best constant"
+        return f"{self.name}: {what} {self.error:.4f} per step on held-out episodes, {self.constant:.4f} for the best constant"
 
 
 def fit_report(
@@ -160,11 +162,11 @@ def fit_report(
     log : TrajectoryLog
     loss_classes, dynamics_classes : function class, or mapping from names to function classes, optional
     folds : int
-        At least 2.
+        Number of folds, at least 2.
     action_mask : array_like of bool (n_states, A), optional
-        Default: that of the log.
+        Default: the mask of the log.
     seed : int
-        Of the folds.
+        Seed of the folds.
     """
     instance(log, "log", TrajectoryLog)
     folds = as_integer(folds, "folds", least=2, most=len(log))
@@ -196,15 +198,12 @@ def _error(kind: str, oracle: Any, fit: Any, trajectory: Trajectory, log: Trajec
     if kind == "losses":
         f = np.asarray(oracle.losses(fit, trajectory.context))[trajectory.states[:-1], trajectory.actions]
         return float(np.square(f - trajectory.losses).sum())
-    p = as_transitions(log.layout, oracle.transitions(fit, trajectory.context), log.action_mask).along(
-        trajectory.states, trajectory.actions
-    )
-    with np.errstate(divide="ignore"):
-        return abs(float(np.log(p).sum()))
+    transitions = as_transitions(log.layout, oracle.transitions(fit, trajectory.context), log.action_mask)
+    return log_loss(transitions.along(trajectory.states, trajectory.actions))
 
 
 def _constant(kind: str, log: TrajectoryLog, train: Array, test: Array) -> Array:
-    """Errors (episodes of the test,) of the best constant on the training episodes; one is added to each count of next states."""
+    """Errors of the best constant of the training episodes on each test episode; 1 is added to each count of next states."""
     if kind == "losses":
         return np.asarray(np.square(log.losses[test] - log.losses[train].mean()).sum(axis=1))
     counts = np.bincount(log.states[train, 1:-1].ravel(), minlength=log.layout.n_states) + 1.0

@@ -1,4 +1,4 @@
-"""Planning against the worst that a log leaves possible."""
+"""Planning for the worst model that a log leaves plausible."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ Array = npt.NDArray[Any]
 
 
 class PessimisticPlan(OracleAgent):
-    """The optimum of an upper bound on Q, which holds for all models that a log leaves plausible; it does not learn online.
+    """The greedy policy of an upper bound on Q that holds for all models that a log leaves plausible; it does not learn online.
 
     Q(s, a) = min{H - h + 1, u(s, a) + max_P (P V)(s, a)},  V(s) = min_a Q(s, a):  the pessimism of Y. Jin, Z. Yang and Z. Wang (Is
-    pessimism provably efficient for offline RL?, ICML 2021) with the sets that self-tuning OPO is optimistic over. u is the greatest
-    plausible loss, and the maximum runs over the plausible dynamics pair by pair (rectangular sets; G. Iyengar, Robust dynamic
-    programming, 2005). Where a loss oracle has no ``upper``, u is the mirror image f + (f - lower) of its lower bound, and 1 where that
-    bound is 0; tables are bounded through the losses 1 - l. Dynamics without a list of candidates: (P V)(s, a) plus the radius of their
-    row times the span of V.
+    pessimism provably efficient for offline RL?, ICML 2021) with the plausible sets of self-tuning OPO. u is the greatest plausible loss,
+    and the maximum is over the plausible dynamics, separately for each state-action pair (rectangular sets; G. Iyengar, Robust dynamic
+    programming, 2005). If a loss oracle has no ``upper``, u is its lower bound mirrored at the fit, f + (f - lower), and 1 where the lower
+    bound is 0; the losses of tables are bounded through 1 - l. For dynamics without a list of candidates, the maximum is (P V)(s, a) of the
+    fit plus the radius of the row times the span of V.
 
-    Where an oracle keeps no plausible set its part is bounded by counts: the fit plus sqrt(log(2 pairs / delta) / (2 n(s, a))), for the
-    dynamics times the span of V, n being the visits of the pair in the log (VI-LCB; P. Rashidinejad et al., NeurIPS 2021); `penalty` is a
-    factor on that term alone.
+    If an oracle keeps no plausible set, counts bound its error: sqrt(log(2 pairs / delta) / (2 n(s, a))) is added to the fitted losses, or
+    for the dynamics that times the span of V; n(s, a) counts the visits in the log (VI-LCB; P. Rashidinejad et al., NeurIPS 2021).
 
     Parameters
     ----------
     layout, loss_class, dynamics_class, action_mask
         See `OracleAgent`.
     delta : float
-        With probability 1 - delta the bounds hold for the truth, if it is in the classes (and `penalty` is 1 or unused).
+        With probability 1 - delta the bounds hold for the truth, if the classes contain it (and `penalty` is 1 or unused).
     penalty : float
+        Factor on the terms with counts.
     """
 
     name = "pessimistic plan"
@@ -82,11 +82,11 @@ class PessimisticPlan(OracleAgent):
         return np.array(self.plan(context).policy)
 
     def value(self, context: Any) -> float:
-        """The bound on V(s_1) of that plan."""
+        """The upper bound on V(s_1) at `context`."""
         return float(self.plan(context).v[0])
 
     def plan(self, context: Any) -> Solution:
-        """Q, V and policy; asked once per context."""
+        """Q, V and policy at a context; computed once for each context and pair of fits."""
         key = (self.fits, context_key(context))
         found = self._plans.get(key)
         if found is None:
@@ -114,7 +114,7 @@ class PessimisticPlan(OracleAgent):
         return Solution(np.where(allowed, q, 0.0), v, policy)
 
     def _upper(self, context: Any) -> Array:
-        """A bound on the losses from above, (n_states, A)."""
+        """An upper bound on the losses, (n_states, A)."""
         oracle = self.loss_oracle
         if not hasattr(oracle, "keep_plausible"):
             return np.asarray(np.minimum(oracle.losses(self.fits[0], context) + self._width(), 1.0))
@@ -127,7 +127,7 @@ class PessimisticPlan(OracleAgent):
         return np.asarray(np.where(lower > 0, np.minimum(2 * f - lower, 1.0), 1.0))
 
     def _dynamics(self, context: Any) -> tuple[list[Any], Array]:
-        """The dynamics to take the worst of, and the radius of their rows, (n_states, A)."""
+        """The dynamics over which to maximise, and the radius of their rows, (n_states, A)."""
         oracle, fits, radius = self.dynamics_oracle, (self.fits[1],), np.zeros(self.layout.shape)
         if not hasattr(oracle, "keep_plausible"):
             radius = np.minimum(self._width(), 1.0)
@@ -145,8 +145,8 @@ class PessimisticPlan(OracleAgent):
         return np.asarray(self.penalty * np.sqrt(rate / np.maximum(self.visits, 1.0)) + (self.visits == 0))
 
     def observe(self, trajectory: Any) -> None:
-        """Refused: its bounds are those of a log."""
-        raise OpoError("a pessimistic plan learns from a log alone: learn_from_logs on all data gives the next one")
+        """Refused, since the bounds only hold for a log."""
+        raise OpoError("a pessimistic plan only learns from a log: call learn_from_logs with all data for a new plan")
 
     def settings(self) -> dict[str, Any]:
         """See `BaseAgent.settings`."""

@@ -1,7 +1,7 @@
-"""Frequencies and means of a log, context group by context group, and the value of a policy in the model that they are.
+"""Transition frequencies and mean losses of a log for each context group, and the value of a policy in that model.
 
-Everything is a function of one weight per episode, so that all resamples of a bootstrap, or all folds of a cross-fit, are computed side
-by side: a weight of 2 counts an episode twice.
+Everything is a function of one weight per episode (a weight of 2 counts an episode twice), so that all resamples of a bootstrap, or all
+folds of cross-fitting, are computed in one batch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import scipy.sparse as sp
 
 from ..oracles.log import TrajectoryLog
 
-__all__ = ["Tables"]
+__all__ = ["TableModel", "Tables"]
 
 Array = npt.NDArray[Any]
 
 
 class Tables:
-    """Counts of a log in its rows (group, state, action) and cells (row, next state).
+    """Counts of a log, by row (group, state, action) and by cell (row, next state).
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Tables:
         self._follows = _incidence(np.ones(inner.size), cell_of.ravel(), inner, (cells.size, n))
 
     def model(self, weights: Array) -> TableModel:
-        """The models of several weightings (B, n) of the episodes."""
+        """The models for several weightings (B, n) of the episodes."""
         visits = self._visits @ weights.T
         safe = np.where(visits > 0, visits, 1.0)
         losses = (self._losses @ weights.T) / safe
@@ -77,20 +77,20 @@ class Tables:
 
 
 class TableModel:
-    """Mean losses and frequencies of next states in a batch of weightings; see `Tables`."""
+    """Mean losses and frequencies of next states for a batch of weightings; see `Tables`."""
 
     def __init__(self, tables: Tables, losses: Array, follows: Array, seen: Array) -> None:
         self.tables, self.losses, self.follows, self.seen = tables, losses, follows, seen
 
     def evaluate(self, policy: Array, group: int, *, unseen: float = 0.0, left: bool = False) -> tuple[Array, Array]:
-        """Q of the group's rows, (B, rows of all groups), and V, (B, n_states), of a policy (n_states, A).
+        """Q (B, rows of all groups; other groups' are 0) and V (B, n_states) of a policy (n_states, A) at contexts of a group.
 
         Parameters
         ----------
         unseen : float
-            Loss of every step from a pair without data on; a share of what a step can cost.
+            Loss, in [0, 1], of each step from a pair without data on.
         left : bool
-            Instead of losses count 1 for entering a pair without data: V is then the probability that an episode does.
+            Instead of the losses, count 1 when a pair without data is reached: V is then the probability that an episode reaches one.
         """
         t = self.tables
         layout, batch = t.log.layout, len(self.losses)

@@ -1,4 +1,4 @@
-"""Regression oracles: the protocol, the function classes that the package solves, schedules and logged trajectories."""
+"""Regression oracles: the protocol, the function classes that the package can fit, refit schedules, and logged trajectories."""
 
 from .checks import check_oracle
 from .finite import FiniteDynamicsOracle, FiniteLossOracle

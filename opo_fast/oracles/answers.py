@@ -1,4 +1,4 @@
-"""What the candidates of a finite class of dynamics say at one context."""
+"""The candidates of a finite class of dynamics at one context."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Array = npt.NDArray[Any]
 
 
 class DynamicsAnswer(NamedTuple):
-    """What the candidates say at a context, and whether each is a list of float64 arrays."""
+    """The transitions of all candidates at a context, and whether each is a list of float64 arrays."""
 
     models: Sequence[Any]
     all_plain: bool
     stacks: list[Array] | None = None
-    """The arrays of all candidates, layer by layer, where one function gives them."""
+    """The arrays of all candidates, layer by layer, if one function returns them all."""
     lines: Array | None = None
-    """The entries of all candidates, a line for each, where they are few."""
+    """The entries of all candidates, one row for each, if they are few."""
 
 
 class Lines(Sequence[Any]):
-    """Candidates that are lines of one array, each as a list of arrays (S_h, A, S_{h+1})."""
+    """Candidates stored as the rows of one array; each is returned as a list of arrays (S_h, A, S_{h+1})."""
 
     def __init__(self, lines: Array, layout: Layout) -> None:
         self._lines, self._layout = lines, layout

@@ -1,4 +1,4 @@
-"""A checker that users run on oracles of their own."""
+"""A test of oracles against the protocol, which users can run on their own oracles."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ def check_oracle(
     action_mask: npt.ArrayLike | None = None,
     tolerance: float = 1e-6,
 ) -> list[str]:
-    """Check that an oracle keeps the promises that agents rely on (see `LossOracle` and `DynamicsOracle`).
+    """Test an oracle against the protocol on which agents rely (see `LossOracle` and `DynamicsOracle`).
 
     - *shape and range*: losses are (n_states, A) in [0, 1], transitions are distributions over the next layer, with and
       without data;
     - *purity*: the same fit and context give the same bits, later data do not change an earlier fit, and neither contexts
-      nor trajectories are written to; without new data `fit` gives the same answer;
+      nor trajectories are written to; without new data `fit` returns the same value;
     - *equal fits are equal functions*;
-    - *determinism*: two fresh oracles with the same data give the same bits;
-    - *incremental = batch*: one episode at a time with a fit after each, or all before one fit, give the same numbers up
-      to `tolerance`; with ``observe_many`` too;
+    - *determinism*: two new oracles with the same data give the same bits;
+    - *incremental = batch*: a fit after each episode and one fit after all of them give the same numbers up to `tolerance`,
+      and so does ``observe_many``;
     - *refusals*: a trajectory that the oracle refuses changes nothing;
-    - *error*, *gain*: where the oracle has them, they agree with its predictions and are not negative;
-    - *plausible sets*: where the oracle keeps them, every fit is in its set and no least loss above it, radii are in [0, 1],
+    - *error*, *gain*: if the oracle has them, they agree with its predictions and are not negative;
+    - *plausible sets*: if the oracle keeps them, every fit is in its set and not below the least losses, radii are in [0, 1],
       equal versions are equal sets that later data do not change, and sets are saved and loaded with the oracle;
-    - *save and load*: ``state``, written to a file and restored into a fresh oracle, goes on with the same bits.
+    - *save and load*: an oracle restored from a file with the ``state`` of another continues with the same bits.
 
     Parameters
     ----------
     source : function class or callable
-        Something with ``oracle(layout, action_mask)``, or a callable without arguments, that makes a fresh oracle each time.
-        A refit schedule around it is looked through.
+        An object with ``oracle(layout, action_mask)``, or a callable without arguments, that makes a new oracle each time.
+        If it has a refit schedule, the inner oracle is tested.
     layout : Layout
     trajectories : TrajectoryLog or sequence of Trajectory
-        At least four, which the class can explain.
+        At least four, with positive probability under the class.
     contexts : sequence, optional
-        More contexts at which to ask; those of the trajectories are asked anyway (the first eight).
+        Additional contexts to test; those of the trajectories are tested anyway (the first eight).
     action_mask : array_like of bool (n_states, A), optional
     tolerance : float
 
     Returns
     -------
     list of str
-        What was checked, one line for each; promises that the oracle does not make (no ``state``, say) are named too.
+        What was tested, one line for each; optional parts that the oracle does not have (no ``state``, say) are listed too.
 
     Raises
     ------
     OpoError
-        With one line for each promise that is not kept.
+        With one line for each violation.
     """
     contexts = as_items(contexts, "contexts", "contexts")
     log = TrajectoryLog.of(layout, trajectories, action_mask)
     if len(log) < 4:
-        raise OpoError(f"trajectories are {len(log)}: at least 4 are needed for the checks")
+        raise OpoError(f"trajectories has {len(log)} entries: at least 4 are needed for the checks")
     return _Checker(source, layout, log, contexts, as_mask(layout, action_mask), as_number(tolerance, "tolerance")).run()
 
 
@@ -92,13 +92,13 @@ class _Checker:
             self.make = source
         else:
             raise OpoError(f"source is a {type(source).__name__}: a function class, or a callable that makes an oracle, is needed")
-        # Copies that can be written to, to see whether the oracle does.
+        # Writable copies, to see whether the oracle writes to them.
         asked = [*contexts, *(t.context for t in self.data)]
         distinct = {context_key(c): np.array(c) if isinstance(c, np.ndarray) else c for c in asked}
         self.contexts = list(distinct.values())[: max(8, len(contexts))]
         self.faults: list[str] = []
         self.kinds: dict[str, str] = {}
-        self.repeated: dict[str, int] = {}  # faults that stand for more of their kind, by how many
+        self.repeated: dict[str, int] = {}  # how many more faults of the same kind each one stands for
         self.passed: list[str] = []
 
     def fresh(self) -> Any:
@@ -112,7 +112,7 @@ class _Checker:
         return oracle
 
     def answer(self, oracle: Any, fit: Hashable, context: Any) -> Array:
-        """The validated function of a fit at a context, flat."""
+        """The validated function of a fit at a context, as a flat array."""
         if hasattr(oracle, "losses"):
             return as_losses(self.layout, oracle.losses(fit, context), f"losses({fit!r}, {context!r})").ravel()
         where = f"transitions({fit!r}, {context!r})"
@@ -123,7 +123,7 @@ class _Checker:
 
     @contextlib.contextmanager
     def checking(self, what: str) -> Iterator[None]:
-        """Note a fault or a pass; an error of the oracle itself is a fault too."""
+        """Record a fault or a pass; an exception in the oracle is a fault too."""
         before = len(self.faults)
         try:
             yield
@@ -133,7 +133,7 @@ class _Checker:
             self.passed.append(what)
 
     def fault(self, text: str, kind: str = "") -> None:
-        """Note a fault; of those of one `kind` the first is told, with their number."""
+        """Record a fault; of several of one `kind`, only the first is reported, with their number."""
         first = self.kinds.setdefault(kind, text) if kind else text
         if first is text:
             self.faults.append(text)
@@ -153,7 +153,7 @@ class _Checker:
         with self.checking("purity, shape and range with data, equal fits are equal functions"):
             self.check_history()
         with self.checking("determinism"):
-            self.check_same("determinism: two fresh oracles with the same data differ", *(self.one_at_a_time(self.data) for _ in range(2)))
+            self.check_same("determinism: two new oracles with the same data differ", *(self.one_at_a_time(self.data) for _ in range(2)))
         with self.checking("incremental = batch"):
             self.check_batches()
         with self.checking("refusals change nothing"):
@@ -166,19 +166,19 @@ class _Checker:
         if "error" not in offered:
             self.passed.append("error: not offered (no error(fit, trajectory)), so agents compute it from the whole function")
         if "gain" not in offered:
-            self.passed.append('gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle')
+            self.passed.append('gain: not offered (no gain(fit)), so the schedule ("gain", threshold) cannot be used')
         if hasattr(oracle, "keep_plausible"):
             with self.checking("plausible sets"):
                 SetChecker(self).run()
         else:
-            self.passed.append("plausible sets: not offered (no keep_plausible(delta)), so agents with this oracle have its fits alone")
+            self.passed.append("plausible sets: not offered (no keep_plausible(delta)), so OPO has no guarantee where exploration is hard")
         if hasattr(oracle, "state") and hasattr(oracle, "restore"):
             with self.checking("save and load"):
                 self.check_state()
         else:
             self.passed.append("save and load: not offered (no state() and restore(state)), so agents with this oracle cannot be saved")
         if self.faults:
-            raise OpoError("the oracle does not keep its promises:\n" + "\n".join(map(self.told, self.faults)))
+            raise OpoError("the oracle violates the protocol:\n" + "\n".join(map(self.told, self.faults)))
         return self.passed
 
     def one_at_a_time(self, data: Sequence[Trajectory]) -> Any:
@@ -206,17 +206,17 @@ class _Checker:
                 oracle.observe(trajectory)
             fit = oracle.fit()
             if oracle.fit() != fit:
-                self.fault("purity: fit() called twice without new data gives different answers")
+                self.fault("purity: fit() called twice without new data returns different values")
             if n in steps:
                 known.append((fit, self.answers(oracle, fit)))
         for fit, before in known:
             if any(a.tobytes() != b.tobytes() for a, b in zip(before, self.answers(oracle, fit), strict=True)):
-                self.fault(f"purity: the function of fit {fit!r} is another after more data (earlier fits must stay valid)")
+                self.fault(f"purity: the function of fit {fit!r} changed after more data (earlier fits must stay valid)")
                 break
         for i, (fit, answers) in enumerate(known):
             for other, others in known[:i]:
                 if fit == other and any(a.tobytes() != b.tobytes() for a, b in zip(answers, others, strict=True)):
-                    self.fault(f"equal fits: fit() gave {fit!r} twice, for different functions")
+                    self.fault(f"equal fits: fit() returned {fit!r} twice, for different functions")
         if any(not np.array_equal(c, copy) for c, copy in contexts):
             self.fault("purity: a context was written to")
         for t, states, actions, losses in copies:
@@ -250,7 +250,7 @@ class _Checker:
                 if hasattr(oracle, "check"):
                     oracle.check(bad)
                 else:
-                    continue  # Agents check trajectories before they hand them on.
+                    continue  # Agents check trajectories before they pass them on.
             except Exception:
                 pass
             else:
@@ -272,7 +272,7 @@ class _Checker:
                     wanted = log_loss(p.along(t.states, t.actions))
                 found = oracle.error(fit, t)
                 if not np.isclose(found, wanted, rtol=1e-6, atol=1e-9):
-                    self.fault(f"error: error({fit!r}, trajectory) is {found!r}, its predictions give {wanted!r}")
+                    self.fault(f"error: error({fit!r}, trajectory) is {found!r}, but its predictions give {wanted!r}")
                     break
         if hasattr(oracle, "gain"):
             for one in (fit, self.fresh().fit()):
@@ -286,8 +286,8 @@ class _Checker:
         first, second = self.one_at_a_time(self.data[:middle]), self.fresh()
         hand_over(first, second)
         if first.fit() != second.fit():
-            self.fault(f"save and load: fit() is {first.fit()!r}, and {second.fit()!r} once loaded")
+            self.fault(f"save and load: fit() is {first.fit()!r}, but {second.fit()!r} after loading")
         self.check_same("save and load: a loaded oracle differs", first, second)
         for oracle in (first, second):
             add_all(oracle, self.data[middle:])
-        self.check_same("save and load: a loaded oracle goes on differently", first, second)
+        self.check_same("save and load: a loaded oracle continues differently", first, second)

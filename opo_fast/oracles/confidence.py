@@ -1,8 +1,8 @@
-"""Confidence bounds for counts and means that hold at all times at once, by the method of mixtures.
+"""Confidence bounds for counts and means that hold at all times simultaneously, by the method of mixtures.
 
-Data x_1, x_2, ... from a distribution p of a family: averaged over a prior, the likelihood ratio of the family to p is a
-nonnegative supermartingale that begins at 1 (H. Robbins, Annals of Mathematical Statistics 41, 1970), so that Ville's
-inequality gives, for all n at once with probability at least 1 - delta,
+Data x_1, x_2, ... come from a distribution p of a family. Averaged over a prior, the likelihood ratio of the family to p is a
+nonnegative supermartingale that begins at 1 (H. Robbins, Annals of Mathematical Statistics 41, 1970), so Ville's
+inequality gives, for all n simultaneously with probability at least 1 - delta,
 
     n KL(frequencies, p) <= log(1/delta) + R_n,   R_n = log(greatest likelihood / likelihood under the prior),
 
@@ -22,13 +22,13 @@ __all__ = ["kl_lower", "mean_lower", "row_radius", "variation_of_kl"]
 
 Array = npt.NDArray[Any]
 _STEPS = 6
-"""Of Newton's method, from below on a convex function: each step is a bound, and these are within 1e-11 of the root."""
+"""Newton steps from below on a convex function: the result after each is a valid bound, and after six it is within 1e-11 of the root."""
 
 
 def kl_lower(p: Array, c: Array) -> Array:
-    """The least q with kl(p, q) <= c, kl being the divergence of Bernoulli distributions; p in [0, 1], c > 0."""
+    """The least q with kl(p, q) <= c, where kl is the divergence of Bernoulli distributions; p in [0, 1], c > 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # kl(p, q) is at least (p - q)^2 / (2 p), 2 (p - q)^2 and p log(p/q) + (1-p) log(1-p): three starts below the root.
+        # kl(p, q) is at least (p - q)^2 / (2 p), 2 (p - q)^2 and p log(p/q) + (1-p) log(1-p): three starting points below the root.
         q = np.maximum(p - np.sqrt(2.0 * p * c), p - np.sqrt(0.5 * c))
         q = np.where(p > 0, np.maximum(q, np.exp(np.log(p) - (c - xlog1py(1.0 - p, -p)) / p)), 0.0)
         negative_entropy = xlogy(p, p) + xlog1py(1.0 - p, -p)
@@ -40,11 +40,11 @@ def kl_lower(p: Array, c: Array) -> Array:
 
 
 def mean_lower(counts: Array, sums: Array, log_inverse: float) -> Array:
-    """Lower confidence bounds for means of numbers in [0, 1], at all times at once.
+    """Lower confidence bounds for means of numbers in [0, 1], at all times simultaneously.
 
     The least q with counts * kl(mean, q) <= log(1/delta) + R, R being the regret under Jeffreys' prior Beta(1/2, 1/2). The
-    likelihood ratio of two Bernoulli distributions is convex in the observation, so that its mean under any distribution
-    on [0, 1] with the mean q is at most 1 (Hoeffding's argument): the bound holds for all of them.
+    likelihood ratio of two Bernoulli distributions is convex in the observation, so its mean under any distribution
+    on [0, 1] with the mean q is at most 1 (Hoeffding's argument), and the bound holds for all of these distributions.
 
     Parameters
     ----------
@@ -60,12 +60,13 @@ def mean_lower(counts: Array, sums: Array, log_inverse: float) -> Array:
 
 
 def variation_of_kl(most: Array, c: Array) -> Array:
-    """A bound on the total-variation distance between p and q where KL(p, q) <= c, the greatest entry of p being `most`.
+    """A bound on the total-variation distance between p and q if KL(p, q) <= c and the greatest entry of p is `most`.
 
-    The distance is p(B) - q(B) for a set B, and kl(p(B), q(B)) <= c: at most max x - kl_lower(x, c) over the x that p(B)
-    can be. Over all x in [0, 1] that is at most sqrt(c/2) (Pinsker). But p(B) is at least `most` or at most 1 - `most`, as B
-    has the greatest entry or not, and the function, which is concave and rises up to 1/2 at least, is greatest at these
-    ends where it falls at `most` already: rows that are nearly deterministic are known within c instead of sqrt(c/2).
+    The distance is p(B) - q(B) for some set B, and kl(p(B), q(B)) <= c, so it is at most max x - kl_lower(x, c) over the
+    possible x = p(B). Over all x in [0, 1] that is at most sqrt(c/2) (Pinsker). But p(B) is at least `most` or at most
+    1 - `most`, depending on whether B contains the greatest entry. The function is concave and increases at least up to
+    1/2; if it already decreases at `most`, it is greatest at these ends. Nearly deterministic rows are thus known within c
+    instead of sqrt(c/2).
     """
     ends = np.stack([most, 1.0 - most])
     lows = kl_lower(ends, c)
@@ -77,24 +78,24 @@ def variation_of_kl(most: Array, c: Array) -> Array:
 
 
 def row_radius(counts: Array, begins: Array, sizes: Array, log_inverse: float) -> Array:
-    """Bounds on the total-variation distance of rows of probabilities from their frequencies, at all times at once.
+    """Bounds on the total-variation distance of probability rows from their frequencies, at all times simultaneously.
 
-    The lesser of two bounds, each at half of delta:
+    The lesser of two bounds, each with half of delta:
 
-    - by KL(frequencies, p) <= (log(2/delta) + R) / n, R being the regret under the Dirichlet prior with parameters 1/K,
-      which grows with the number of entries that were seen rather than with K;
-    - sqrt((1 + 1/n) (log(2 (2^(K-1) - 1) / delta) + log(1 + n) / 2) / (2 n)): the distance is the greatest deviation of one
-      of 2^(K-1) - 1 sets and their complements (T. Weissman et al., Inequalities for the L1 Deviation of the Empirical
+    - from KL(frequencies, p) <= (log(2/delta) + R) / n, R being the regret under the Dirichlet prior with parameters 1/K,
+      which grows with the number of entries seen rather than with K;
+    - sqrt((1 + 1/n) (log(2 (2^(K-1) - 1) / delta) + log(1 + n) / 2) / (2 n)): the distance is the greatest deviation over
+      2^(K-1) - 1 sets and their complements (T. Weissman et al., Inequalities for the L1 Deviation of the Empirical
       Distribution, 2003), each 1/2-sub-Gaussian and bounded by the normal mixture of variance 1 (Robbins, 1970).
 
     Parameters
     ----------
     counts : ndarray
-        How often each entry was seen, row after row.
+        How often each entry was seen, flat.
     begins : ndarray of int
-        Where each row begins; each has an entry above 0.
+        Where each row begins; each row has an entry above 0.
     sizes : ndarray of int
-        Number of entries K of each row; the distance of one with K = 1 is 0.
+        Number of entries K of each row; the distance of a row with K = 1 is 0.
     log_inverse : float
         log(1/delta) of each row.
     """

@@ -16,7 +16,7 @@ __all__ = ["GROWTH", "as_norm", "ball_of", "below", "inverse_of", "regular_ridge
 Array = npt.NDArray[Any]
 
 GROWTH = math.log(1.1)
-"""By how much the logarithm of the determinant of a plausible set's matrix grows before the matrix is kept anew."""
+"""How much the log determinant of a plausible set's matrix grows before the matrix is stored again."""
 _NOISE = 0.5
 """A loss in [0, 1] is 1/2-sub-Gaussian around its mean (Hoeffding's lemma)."""
 
@@ -27,7 +27,7 @@ def as_norm(norm: float | None, dimension: int) -> float:
 
 
 def regular_ridge(function_class: Any) -> float:
-    """lambda of the plausible sets: the squares of the noise over those of the norm, or the class's own ridge if that is more."""
+    """lambda of the plausible sets: noise^2 / norm^2, or the class's own ridge if that is larger."""
     return float(max(function_class.ridge, (_NOISE / function_class.norm) ** 2))
 
 
@@ -47,7 +47,7 @@ def inverse_of(factor: Array, dimension: int) -> Array:
 
 
 def below(rows: Array, balls: Array, along: Array) -> Array:
-    """The least <row, theta> in each ball (centre, radius), in [0, 1]; `along` holds row' R^-1."""
+    """The least <row, theta> in each ball (centre, radius), clipped to [0, 1]; `along` holds row' R^-1."""
     centres, radii = balls[..., :-1], balls[..., -1]
     products = np.einsum("nd,nd->n", rows, np.broadcast_to(centres, rows.shape))
     return np.asarray(np.clip(products - radii * np.sqrt(np.einsum("ne,ne->n", along, along)), 0.0, 1.0))

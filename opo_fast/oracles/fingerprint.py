@@ -1,4 +1,4 @@
-"""A fingerprint of a finite class: what its candidates say at the first contexts, so that other candidates are not taken for these."""
+"""A fingerprint of a finite class: digests of its candidates at the first contexts, to recognise a class with other candidates."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LOOKED_AT = 2
 
 
 class Fingerprint:
-    """Digests of every candidate's answer at the first contexts that an oracle observes.
+    """Digests of every candidate's function at the first contexts that an oracle observes.
 
     Parameters
     ----------
     answers : callable
-        From a context to the candidates' answers: arrays, or transitions in any form.
+        Returns the candidates' functions at a context: arrays, or transitions in any form.
     names : sequence of str
         Of the candidates.
     """
@@ -40,7 +40,7 @@ class Fingerprint:
         self._digests: dict[Any, list[str]] = {}
 
     def see(self, context: Any) -> None:
-        """Remember a context while there are few; one that no file can hold is left out."""
+        """Remember the first few contexts; one that cannot be written to a file is left out."""
         if len(self._contexts) < LOOKED_AT and context_key(context) not in self._contexts and holds(context):
             self._contexts[context_key(context)] = context
 
@@ -56,7 +56,7 @@ class Fingerprint:
         return {"fingerprint.contexts": [encode(context) for context in seen], "fingerprint.digests": [self._of(c) for c in seen]}
 
     def restore(self, fields: Fields) -> None:
-        """Take over the contexts of a state; refuse it where the candidates were others."""
+        """Restore the contexts of a state; refuse it if the candidates were different."""
         stored = fields.listed("fingerprint.contexts")
         fields.check("fingerprint.contexts", len(stored) <= LOOKED_AT, f"has {len(stored)} entries: at most {LOOKED_AT} are needed")
         contexts = [decode(context, fields.place("fingerprint.contexts")) for context in stored]
@@ -68,7 +68,7 @@ class Fingerprint:
                 if not agrees(found, wanted):
                     raise OpoError(
                         f"state was learned with another candidate {name!r}: at context {context!r} its numbers have the digest {found}, "
-                        f"and here {wanted}; a class of the same candidates in the same order is needed"
+                        f"but here {wanted}; a class of the same candidates in the same order is needed"
                     )
         self._contexts = {context_key(context): context for context in contexts}
 

@@ -1,4 +1,4 @@
-"""Oracles of finite classes: least squares and log loss by one running sum per candidate."""
+"""Oracles of finite classes: least squares and log loss with one running sum per candidate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from .._support.checks import FLOAT64, as_integer, as_list, as_number, as_real, frozen
+from .._support.checks import FLOAT64, as_delta, as_integer, as_list, as_real, frozen
 from .._support.fields import Fields
 from .._support.lru import LRU
 from ..errors import OpoError, Place
@@ -23,44 +23,45 @@ from ..model.transitions import Transitions
 from .answers import DynamicsAnswer, Lines
 from .fingerprint import Fingerprint
 from .log import TrajectoryLog
-from .plausible import NestedSet, kept_delta, missing_delta
+from .plausible import NestedSet, kept_delta, late_delta, missing_delta
 
 __all__ = ["FiniteDynamicsOracle", "FiniteLossOracle"]
 
 Array = npt.NDArray[Any]
 CACHE_BYTES = 1 << 28
 LINES_BYTES = 1 << 20
-"""Of dynamics candidates at a context that are kept as lines of one array."""
+"""Size up to which the dynamics candidates at a context are stored as rows of one array."""
 LOWER_BYTES = 1 << 26
-"""Bytes of least losses that an oracle keeps for contexts and versions that return."""
+"""Bytes of lower bounds that an oracle caches for contexts and versions that occur again."""
 
 
 class _FiniteOracle:
-    """One running score per candidate; `_gains` says what one trajectory adds.
+    """One running score per candidate; `_gains` returns what one trajectory adds to the scores.
 
     Attributes
     ----------
     scores : ndarray, shape (class size,)
     delta : float or None
-        Failure probability of the plausible set, where one is kept.
+        Failure probability of the plausible set, if one is kept.
     """
 
     delta: float | None = None
     _set: NestedSet | None = None
+    _score_range = 0.0, float(np.finfo(np.float64).max)
 
     def __init__(self, function_class: Any, layout: Layout) -> None:
         self.function_class, self.layout = function_class, layout
         self.scores = np.zeros(len(function_class))
         self._answers: LRU[Any] = LRU(CACHE_BYTES)
         self._checked: tuple[Trajectory, Array] | None = None
-        self._fingerprint = Fingerprint(self._said, function_class.names)
+        self._fingerprint = Fingerprint(self._functions, function_class.names)
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
         self._checked = (trajectory, self._gains(check_trajectory(self.layout, None, trajectory)))
 
     def observe(self, trajectory: Trajectory) -> None:
-        """Add one episode: O(class size x H), whatever came before."""
+        """Add one episode: O(class size x H), independent of the data so far."""
         if self._checked is None or self._checked[0] is not trajectory:
             self.check(trajectory)
         assert self._checked is not None
@@ -73,7 +74,7 @@ class _FiniteOracle:
             self._set.reduce(costs <= costs[best] + self._radius(), best)
 
     def observe_many(self, trajectories: Sequence[Trajectory]) -> None:
-        """Add a log or a sequence of trajectories, all or none; the same bits as one at a time in that order."""
+        """Add a log or a sequence of trajectories, all or none; same bits as one at a time in that order."""
         log, before = TrajectoryLog.of(self.layout, trajectories), self.scores.copy()
         before_set = None if self._set is None else self._set.copy()
         try:
@@ -84,15 +85,15 @@ class _FiniteOracle:
             raise
 
     def _gains_once(self, trajectory: Trajectory) -> Array:
-        """The gains of a trajectory that was just checked, or its own."""
+        """The gains of a trajectory; computed once if it was just checked."""
         return self._checked[1] if self._checked is not None and self._checked[0] is trajectory else self._gains(trajectory)
 
     def gain(self, fit: Hashable) -> float:
-        """By how much the best candidate lowers the sum of losses on all data, compared with candidate `fit`."""
+        """How much lower the sum of losses on all data is for the best candidate than for candidate `fit`."""
         return abs(float(self.scores[fit] - self.scores[self.fit()]))  # type: ignore[call-overload]
 
     def fit(self) -> int:
-        """Index of the best candidate; of equals the lowest."""
+        """Index of the best candidate; the lowest index in a tie."""
         return int(self._costs().argmin())
 
     def _costs(self) -> Array:
@@ -102,27 +103,28 @@ class _FiniteOracle:
     # -- the plausible set ---------------------------------------------------------------------------------------------
 
     def keep_plausible(self, delta: float) -> None:
-        """Keep, from now on, the candidates that the data leave plausible at failure probability `delta`.
+        """From now on keep the set of candidates that are plausible given the data, at failure probability `delta`.
 
-        After each episode those remain whose cost on all data is within the radius (see the oracle) of the least of the
-        whole class; where none does, the best alone. What was excluded stays excluded.
+        After each episode it keeps the candidates whose cost on all data is within the radius (see the oracle) of the least
+        cost in the whole class, or only the best one if none is. Excluded candidates stay excluded.
         """
-        delta = as_number(delta, "delta", most=1.0, strict=True)
+        delta = as_delta(delta)
         if self.delta is not None or self.scores.any():
+            raise late_delta()
             raise OpoError("keep_plausible comes once and before any data")
         self.delta, self._set = delta, NestedSet(len(self.scores))
 
     def plausible(self) -> tuple[int, int]:
-        """The best candidate of the plausible set (of equals the lowest), and the set's version."""
+        """The best candidate of the plausible set (the lowest index in a tie), and the set's version."""
         nested = self._kept()
         return int(nested.members[self._costs()[nested.members].argmin()]), nested.version
 
     def plausible_count(self, version: Hashable) -> float:
-        """Number of candidates in the set of a version."""
+        """Number of candidates in the plausible set of a version."""
         return float(self._kept().at(version).size)
 
     def candidates(self, version: Hashable) -> tuple[int, ...]:
-        """The candidates in the plausible set of a version, in the order of their indices."""
+        """The candidates in the plausible set of a version, in ascending order."""
         return tuple(self._kept().at(version).tolist())
 
     def _kept(self) -> NestedSet:
@@ -134,13 +136,13 @@ class _FiniteOracle:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on: the scores, a fingerprint of the candidates, and the plausible set where one is kept."""
+        """What `restore` needs: the scores, a fingerprint of the candidates, and the plausible set if one is kept."""
         kept = {} if self._set is None else {"plausible.delta": self.delta, **self._set.state()}
         return {"scores": self.scores.copy(), **self._fingerprint.state(), **kept}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over the scores, and the plausible set, of another oracle of the same class."""
-        fields = Fields(state, "what an oracle's state() gave")
+        """Restore the scores, and the plausible set, of another oracle of the same class."""
+        fields = Fields(state, "the result of an oracle's state()")
         scores = fields.numbers("scores", (None,), finite=False)
         if scores.shape != self.scores.shape:
             raise OpoError(f"state holds {scores.size} scores: one for each of the {self.scores.size} candidates is needed")
@@ -152,19 +154,17 @@ class _FiniteOracle:
         self._fingerprint.restore(fields)
         self.scores, self.delta, self._set, self._checked = scores, kept, nested, None
 
-    _score_range = 0.0, float(np.finfo(np.float64).max)
-
     def check_fit(self, fit: Hashable) -> None:
         """Raise unless `fit` is the index of a candidate."""
         as_integer(fit, "fit", least=0, most=self.scores.size - 1)
 
-    def _said(self, context: Any) -> Sequence[Any]:
-        """The candidates' answers, one by one."""
+    def _functions(self, context: Any) -> Sequence[Any]:
+        """The candidates' functions at a context, one by one."""
         answers: Sequence[Any] = self._answer(context)
         return answers
 
     def _answer(self, context: Any) -> Any:
-        """What the candidates say at a context, asked once while it stays in the cache."""
+        """The candidates' functions at a context, computed once while they stay in the cache."""
         key = context_key(context)
         found = self._answers.get(key)
         if found is None:
@@ -184,7 +184,7 @@ class FiniteLossOracle(_FiniteOracle):
 
     Radius of the plausible set: (1/2) log(|F| / delta). For losses in [0, 1] with the mean f*, exp(2 (L(f*) - L(f))) is a
     nonnegative supermartingale for every f, since E exp(4 d (l - f*)) <= exp(2 d^2), d = f - f* (W. Hoeffding, JASA 58,
-    1963, inequality 4.16). By Ville's inequality and a union bound over F the truth is in all sets with probability at
+    1963, inequality 4.16). By Ville's inequality and a union bound over F, the truth is in all sets with probability at
     least 1 - delta.
     """
 
@@ -200,11 +200,11 @@ class FiniteLossOracle(_FiniteOracle):
         return 0.5 * math.log(self.scores.size / self.delta)
 
     def upper(self, version: Hashable, context: Any) -> Array:
-        """The greatest loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        """The greatest loss of each state-action pair over the plausible set of a version, shape (n_states, A)."""
         return np.asarray(self._answer(context)[self._kept().at(version)].max(axis=0))
 
     def lower(self, version: Hashable, context: Any) -> Array:
-        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        """The least loss of each state-action pair over the plausible set of a version, shape (n_states, A)."""
         key = version, context_key(context)
         found = self._lowest.get(key)
         if found is None:
@@ -223,7 +223,7 @@ class FiniteLossOracle(_FiniteOracle):
         return self._answer(context)[fit]  # type: ignore[no-any-return]
 
     def lower_bound(self, context: Any, radius: float) -> Array:
-        """The least loss of each pair over the candidates whose squared error is within `radius` of the least; (n_states, A)."""
+        """The least loss of each pair over the candidates whose squared error is within `radius` of the least, (n_states, A)."""
         return np.asarray(self._answer(context)[self.scores <= self.scores.min() + radius].min(axis=0))
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
@@ -275,14 +275,14 @@ class FiniteLossOracle(_FiniteOracle):
 
 
 class FiniteDynamicsOracle(_FiniteOracle):
-    """Log loss over a finite class; `scores` holds the log-likelihoods, -inf where data are impossible.
+    """Log loss over a finite class; `scores` holds the log-likelihoods, -inf if the data are impossible.
 
     Radius of the plausible set: log(|P| / delta). The likelihood ratio of a candidate to the truth is a nonnegative
-    supermartingale; by Ville's inequality and a union bound over P the truth is in all sets with probability at least
+    supermartingale; by Ville's inequality and a union bound over P, the truth is in all sets with probability at least
     1 - delta.
     """
 
-    # A probability may exceed 1 within the tolerance of its row.
+    # A probability may exceed 1 within the tolerance for row sums.
     _score_range = -np.inf, float(np.finfo(np.float64).max)
 
     def _costs(self) -> Array:
@@ -293,10 +293,10 @@ class FiniteDynamicsOracle(_FiniteOracle):
         return math.log(self.scores.size / self.delta)
 
     def candidates_at(self, context: Any) -> Array | None:
-        """All candidates, shape (m, transitions), the entries row after row; None unless they are dense float64 arrays and few."""
+        """All candidates, shape (m, transitions), flat; None unless they are dense float64 arrays and few."""
         return self._answer(context).lines  # type: ignore[no-any-return]
 
-    def _said(self, context: Any) -> Sequence[Any]:
+    def _functions(self, context: Any) -> Sequence[Any]:
         return self._answer(context).models  # type: ignore[no-any-return]
 
     def transitions(self, fit: Hashable, context: Any) -> Any:
@@ -305,7 +305,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
         return self._answer(context).models[fit]
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
-        """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
+        """Sum of -log P of candidate `fit` along a trajectory; infinite if the candidate excludes it."""
         return abs(float(self._gains_once(trajectory)[fit]))  # type: ignore[call-overload]
 
     def _ask(self, context: Any) -> tuple[DynamicsAnswer, int]:
@@ -352,7 +352,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
         return stacks
 
     def _checked_answer(self, answer: Any, where: Any) -> Any:
-        """Arrays of the right shapes; their entries are looked at when they are needed."""
+        """The answer as arrays of the right shapes; their entries are checked when they are used."""
         layout = self.layout
         if isinstance(answer, Transitions):
             if answer.layout != layout:
@@ -373,7 +373,7 @@ class FiniteDynamicsOracle(_FiniteOracle):
             if array.shape != shape:
                 raise OpoError(f"{where}, layer {h} has shape {array.shape}: {shape} is needed")
             if sp.issparse(array):
-                # The same array in several layers stays the same: its block is stored once.
+                # An array that occurs in several layers is converted once, so that its block is stored once.
                 if id(array) not in made:
                     made[id(array)] = as_csr(array, f"{where}, layer {h}")
                 arrays[h] = made[id(array)]
@@ -421,8 +421,8 @@ class FiniteDynamicsOracle(_FiniteOracle):
         s, a, following = (int(x) for x in (trajectory.states[h], trajectory.actions[h], trajectory.states[h + 1]))
         return OpoError(
             f"the dynamics class cannot explain the data: at context {trajectory.context!r} the transition of layer {h} from state {s} "
-            f"under action {a} to state {following} has probability 0 under a candidate that explained all before, and no other is left "
-            "(the class does not hold the truth)"
+            f"under action {a} to state {following} has probability 0 under a candidate that explained all earlier data, and no other "
+            "candidate is left (the class does not contain the truth)"
         )
 
 
@@ -431,7 +431,7 @@ def _bytes(array: Any) -> int:
 
 
 def along(transitions: Any, trajectory: Trajectory, layout: Layout) -> Array:
-    """P(s_{h+1} | s_h, a_h) for h = 1..H-1 from any form of transitions, which is read at the visited pairs only."""
+    """P(s_{h+1} | s_h, a_h) for h = 1..H-1 from transitions of any form, of which only the visited pairs are read."""
     if isinstance(transitions, Transitions):
         return transitions.along(trajectory.states, trajectory.actions)
     local = (trajectory.states - layout.offsets).tolist()

@@ -20,11 +20,11 @@ Array = npt.NDArray[Any]
 
 
 class _FiniteClass:
-    """Candidates in a fixed order; ties of an oracle go to the lowest index."""
+    """Candidates in a fixed order; oracles break ties by the lowest index."""
 
     kind: str
     together: Callable[[Any], Any] | None = None
-    """What all candidates say at a context, where one function gives it."""
+    """The function that returns all candidates at a context, if there is one."""
 
     def __init__(self, models: Sequence[Callable[[Any], Any]], names: Sequence[str] | None = None) -> None:
         self.models = tuple(as_items(models, "models", "callables model(context)", some=True))
@@ -37,13 +37,13 @@ class _FiniteClass:
 
     @classmethod
     def from_function(cls, function: Callable[[Any], Any], n: int, names: Sequence[str] | None = None) -> Self:
-        """A class of `n` candidates that one function gives all at once.
+        """A class of `n` candidates that are all returned by one function.
 
         Parameters
         ----------
         function : callable
-            ``function(context)`` gives losses (n, n_states, A); or, for dynamics, H-1 dense arrays (n, S_h, A, S_{h+1}). It is
-            asked once for each context, instead of a function for each candidate.
+            ``function(context)`` returns losses (n, n_states, A) or, for dynamics, H-1 dense arrays (n, S_h, A, S_{h+1}). It is
+            called once for each context, instead of one function for each candidate.
         n : int
         names : sequence of str, optional
 
@@ -64,7 +64,7 @@ class _FiniteClass:
 
 
 def _candidate(function: Callable[[Any], Any], kind: str, i: int, context: Any) -> Any:
-    """Candidate `i` alone."""
+    """Candidate `i` of a function that returns all of them."""
     return function(context)[i] if kind == "loss" else [array[i] for array in function(context)]
 
 
@@ -74,7 +74,7 @@ class FiniteLossClass(_FiniteClass):
     Parameters
     ----------
     models : sequence of callables
-        ``model(context)`` gives the mean losses, shape (n_states, A), in [0, 1]; the same context, the same numbers.
+        ``model(context)`` returns the mean losses, shape (n_states, A), in [0, 1], always the same for the same context.
     names : sequence of str, optional
     """
 
@@ -91,7 +91,7 @@ class FiniteDynamicsClass(_FiniteClass):
     Parameters
     ----------
     models : sequence of callables
-        ``model(context)`` gives transitions as `opo_fast.LayeredMDP` takes them, or a prebuilt `Transitions`.
+        ``model(context)`` returns transitions as `opo_fast.LayeredMDP` takes them, or a prebuilt `Transitions`.
     names : sequence of str, optional
     """
 

@@ -1,4 +1,4 @@
-"""Linear losses: exact least squares by a running triangular factor."""
+"""Linear losses: exact least squares with a running triangular factor."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ __all__ = ["DisjointLinearLossClass", "DisjointLinearLossOracle", "LinearLossCla
 Array = npt.NDArray[Any]
 
 _WELL = 1e-8
-"""Reciprocal condition number from which back substitution is used; below it, the singular value decomposition."""
+"""Reciprocal condition number above which back substitution is used; below it, the singular value decomposition."""
 _RANK = 1e-10
-"""Singular values below this share of the largest count as 0: data say nothing in that direction."""
+"""Singular values below this share of the largest count as 0: the data do not determine that direction."""
 
 
 class LinearLossClass:
     """Linear losses f_c(s, a) = <phi(c, s, a), theta>, clipped to [0, 1].
 
     theta minimises the sum of squared errors of the linear function (before clipping) over all data, plus
-    ridge * |theta|^2. Where the data do not determine it, it is the minimiser of least norm, as `scipy.linalg.lstsq`
-    gives on the full history; without data theta is 0.
+    ridge * |theta|^2. If the data do not determine it, it is the minimiser of least norm, which `scipy.linalg.lstsq`
+    would give on the full history; without data theta is 0.
 
     Parameters
     ----------
     features : callable
-        ``features(context)`` gives phi(c, ., .), shape (n_states, A, dimension).
+        ``features(context)`` returns phi(c, ., .), shape (n_states, A, dimension).
     dimension : int
     ridge : float
         At least 0; 0 is plain least squares.
     size : float, optional
-        |F| in the theory's parameters. Default: of a cover at radius 0.01, (1 + 2/0.01)^dimension, at most 1e150.
+        |F| in the theory's parameters. Default: that of a cover of radius 0.01, (1 + 2/0.01)^dimension, at most 1e150.
     norm : float, optional
-        Bound on the Euclidean norm of the true theta; plausible sets alone need it. Default sqrt(dimension): coefficients
+        Bound on the Euclidean norm of the true theta, used only by plausible sets. Default sqrt(dimension): coefficients
         in [-1, 1].
     """
 
@@ -69,19 +69,19 @@ class LinearLossClass:
 
 
 class LinearLossOracle(PlausibleOracle):
-    """Least squares in a linear class; O(H d^2) to add an episode and O(d^2) to fit, whatever came before.
+    """Least squares in a linear class; O(H d^2) to add an episode and O(d^2) to fit, independent of the data so far.
 
-    The running factor takes the rows of features in the order of the data: one at a time, in batches or at once, the
-    fit has the same bits.
+    The running factor processes the rows of features in the order of the data, so the fit has the same bits whether they
+    come one at a time, in batches or all at once.
 
     Plausible set: the ellipsoid |theta - centre|_V <= radius of Y. Abbasi-Yadkori, D. Pal and C. Szepesvari, Improved
-    Algorithms for Linear Stochastic Bandits, NeurIPS 2011, Theorem 2, which holds at all times at once:
+    Algorithms for Linear Stochastic Bandits, NeurIPS 2011, Theorem 2, which holds at all times simultaneously:
 
         radius = (1/2) sqrt(2 log(sqrt(det V / det lambda I) / delta)) + sqrt(lambda) norm,   V = lambda I + sum phi phi',
 
     around the least-squares solution with the ridge lambda = max(ridge, (1/2)^2 / norm^2). The truth has to be linear
-    without clipping. A version keeps its centre and radius, and a matrix is kept only when det V has grown by a tenth
-    since the last (their section 5.1): the older, smaller V makes the set larger, by at most a factor sqrt(1.1), and the
+    without clipping. A version stores its centre and radius; a matrix is stored only when det V has grown by ten percent
+    since the last one (section 5.1 there). The older, smaller V makes the set larger, by at most a factor sqrt(1.1), and the
     number of matrices grows like d log(episodes) instead of the number of episodes.
     """
 
@@ -98,7 +98,7 @@ class LinearLossOracle(PlausibleOracle):
         return clipped(phi, self.parameters(fit)).reshape(self.layout.shape)
 
     def lower(self, version: Hashable, context: Any) -> Array:
-        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        """The least loss of each state-action pair over the plausible set of a version, shape (n_states, A)."""
         number = self._version(version)
         phi = self._features(context).reshape(-1, self.dimension)
         low = below(phi, self._balls[number], np.einsum("nd,de->ne", phi, self._inverses[self._which[number]]))
@@ -136,7 +136,7 @@ class LinearLossOracle(PlausibleOracle):
         return {"_regular": fields.numbers("plausible.factor", self._factor.shape), "_log_det": log_det, **kept}
 
     def lower_bound(self, context: Any, radius: float) -> Array:
-        """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
+        """The least loss of each pair over all theta with a squared error within `radius` of the least, shape (n_states, A)."""
         phi = self._features(context).reshape(-1, self.dimension)
         return lower_bound(self._factor, self.dimension, phi, radius).reshape(self.layout.shape)
 
@@ -150,14 +150,14 @@ class LinearLossOracle(PlausibleOracle):
         return float(np.square(clipped(phi, self.parameters(fit)) - trajectory.losses).sum())
 
     def gain(self, fit: Hashable) -> float:
-        """By how much the best theta lowers the sum of squared errors (before clipping) on all data."""
+        """How much lower the sum of squared errors (before clipping) on all data is for the best theta."""
         difference = solve_factor(self._factor, self.dimension) - self.parameters(fit)
         square = self._factor.reshape(self.dimension + 1, -1)
         return float(np.square(square[:-1, :-1] @ difference).sum())
 
     @property
     def residual(self) -> float:
-        """Least sum of squared errors on all data (before clipping; with the ridge's term)."""
+        """Least sum of squared errors on all data (before clipping; including the ridge term)."""
         return float(self._factor[-1] ** 2)
 
     def _prepare(self, batch: Batch) -> Array:
@@ -194,21 +194,21 @@ class LinearLossOracle(PlausibleOracle):
 
 
 class DisjointLinearLossClass:
-    """One linear model in the context for each pair: f_c(s, a) = <phi(c), theta_{s,a}>, clipped to [0, 1].
+    """One linear model in the context for each state-action pair: f_c(s, a) = <phi(c), theta_{s,a}>, clipped to [0, 1].
 
-    Pairs share nothing ("disjoint" linear models). A pair that was never visited has theta = 0, and so the loss 0.
+    Pairs share no parameters ("disjoint" linear models). A pair that was never visited has theta = 0 and hence the loss 0.
 
     Parameters
     ----------
     features : callable
-        ``features(context)`` gives phi(c), shape (dimension,); with a constant 1 in it for an intercept.
+        ``features(context)`` returns phi(c), shape (dimension,); include a constant 1 for an intercept.
     dimension : int
     ridge : float
         At least 0, for each pair.
     size : float, optional
-        |F| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+        |F| in the theory's parameters. Default: that of a cover of radius 0.01, at most 1e150.
     norm : float, optional
-        Bound on the Euclidean norm of each true theta_{s,a}; plausible sets alone need it. Default sqrt(dimension).
+        Bound on the Euclidean norm of each true theta_{s,a}, used only by plausible sets. Default sqrt(dimension).
     """
 
     def __init__(
@@ -230,9 +230,9 @@ class DisjointLinearLossClass:
 
 
 class DisjointLinearLossOracle(PlausibleOracle):
-    """Least squares pair by pair; O(H d^2) to add an episode, and only the visited pairs are solved anew.
+    """Least squares for each state-action pair; O(H d^2) to add an episode, and only visited pairs are solved again.
 
-    Plausible set: for each pair the ellipsoid of `LinearLossOracle` at delta / n_pairs, its past kept in the same way.
+    Plausible set: for each pair the ellipsoid of `LinearLossOracle` at delta / n_pairs, with its past stored in the same way.
     """
 
     def __init__(self, function_class: DisjointLinearLossClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -249,7 +249,7 @@ class DisjointLinearLossOracle(PlausibleOracle):
         return clipped(self.parameters(fit), self._features(context)).reshape(self.layout.shape)
 
     def lower(self, version: Hashable, context: Any) -> Array:
-        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        """The least loss of each state-action pair over the plausible set of a version, shape (n_states, A)."""
         number, phi, d = self._version(version), self._features(context), self.dimension
         along = np.einsum("d,nde->ne", phi, self._inverses.read(number).reshape(-1, d, d))
         low = below(np.broadcast_to(phi, (self._n_pairs, d)), self._balls.read(number), along)
@@ -299,7 +299,7 @@ class DisjointLinearLossOracle(PlausibleOracle):
         }
 
     def lower_bound(self, context: Any, radius: float) -> Array:
-        """The least loss of each pair over all theta whose squared error is within `radius` of the least, shape (n_states, A)."""
+        """The least loss of each pair over all theta with a squared error within `radius` of the least, shape (n_states, A)."""
         phi = self._features(context)[None]
         bounds = [lower_bound(self._block(pair), self.dimension, phi, radius)[0] for pair in range(self._n_pairs)]
         return np.array(bounds).reshape(self.layout.shape)
@@ -315,7 +315,7 @@ class DisjointLinearLossOracle(PlausibleOracle):
         return float(np.square(predicted - trajectory.losses).sum())
 
     def gain(self, fit: Hashable) -> float:
-        """By how much the best parameters lower the sum of squared errors (before clipping) on all data."""
+        """How much lower the sum of squared errors (before clipping) on all data is for the best parameters."""
         old, total = self.parameters(fit), 0.0
         current, touched = self._fits.current, self._unsolved()
         for pair in np.union1d(touched, np.flatnonzero((old != current).any(axis=1))).tolist():
@@ -370,7 +370,7 @@ class DisjointLinearLossOracle(PlausibleOracle):
 
 
 def empty_factor(dimension: int, ridge: float) -> Array:
-    """The factor without data, flat: sqrt(ridge) on the diagonal, the last column for the target."""
+    """The factor without data, flat: sqrt(ridge) on the diagonal, and a last column for the targets."""
     factor = np.zeros((dimension + 1, dimension + 1))
     factor[np.arange(dimension), np.arange(dimension)] = np.sqrt(ridge)
     return factor.reshape(-1)
@@ -389,7 +389,7 @@ def solve_factor(factor: Array, dimension: int) -> Array:
 
 
 def lower_bound(factor: Array, dimension: int, rows: Array, radius: float) -> Array:
-    """min <row, theta> over |R (theta - best)|^2 <= radius, in [0, 1]; 0 where the data leave the direction open."""
+    """min <row, theta> over |R (theta - best)|^2 <= radius, in [0, 1]; 0 if the data do not determine the row's direction."""
     square = factor.reshape(dimension + 1, dimension + 1)
     u, singular, basis = np.linalg.svd(square[:-1, :-1])
     known = singular > _RANK * max(singular[0], np.finfo(float).tiny)
@@ -401,5 +401,5 @@ def lower_bound(factor: Array, dimension: int, rows: Array, radius: float) -> Ar
 
 
 def clipped(rows: Array, theta: Array) -> Array:
-    """<row, theta> in [0, 1]; an einsum, whose bits do not depend on threads as those of BLAS do."""
+    """<row, theta> clipped to [0, 1]; by einsum, whose bits, unlike those of BLAS, do not depend on threads."""
     return np.asarray(np.clip(np.einsum("nd,d->n", rows, theta), 0.0, 1.0))

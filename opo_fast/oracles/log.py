@@ -1,4 +1,4 @@
-"""Logged trajectories in columns: what oracles and agents learn from before the first episode."""
+"""Logged trajectories in columns, from which oracles and agents can learn before the first episode."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class TrajectoryLog(Sequence[Trajectory]):
     ----------
     layout : Layout
     contexts : sequence of n contexts
-        Numbers, strings, or arrays that share a shape; or an array whose first axis is the episode. Other hashable
-        contexts are taken too, but cannot be written to a file.
+        Numbers, strings, or arrays of one shape; or an array whose first axis is the episode. Other hashable
+        contexts are accepted, but cannot be written to a file.
     states : array_like of int, shape (n, H) or (n, H + 1)
         Numbered as in `Layout`; the end state may be left out.
     actions : array_like of int, shape (n, H)
@@ -47,16 +47,16 @@ class TrajectoryLog(Sequence[Trajectory]):
     propensities : array_like, shape (n, H), optional
         The probability with which each logged action was chosen, in (0, 1].
     episodes : sequence of n numbers or strings, optional
-        What identifies each episode in errors and tables; default: its number, from 0.
+        Identifiers of the episodes in errors and tables; default: numbers from 0.
     state_labels : sequence of H sequences, optional
-        What the states of each layer are called.
+        Labels of the states of each layer.
     action_labels : sequence of A labels, optional
 
     Raises
     ------
     OpoError
-        No trajectory at all, columns of different lengths, or the first bad entry: a state that is not of its layer, an
-        action that does not exist or is masked, a loss that is not a number in [0, 1].
+        If there is no trajectory, if columns have different lengths, or at the first bad entry: a state that is not in its
+        layer, an action that does not exist or is masked, a loss that is not a number in [0, 1].
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class TrajectoryLog(Sequence[Trajectory]):
 
     @classmethod
     def of(cls, layout: Layout, trajectories: Any, action_mask: npt.ArrayLike | None = None) -> TrajectoryLog:
-        """The log of an iterable of `Trajectory`; a log that was checked for this layout and mask is handed on as it is."""
+        """The log of an iterable of `Trajectory`; a log that was checked for this layout and mask is returned as it is."""
         instance(layout, "layout", Layout)
         if isinstance(trajectories, TrajectoryLog):
             log, mask = trajectories, as_mask(layout, action_mask)
@@ -169,10 +169,10 @@ class TrajectoryLog(Sequence[Trajectory]):
         cmdp : ContextualMDP
         episodes : int
         seed : int
-            Keys the same streams as `opo_fast.simulate`.
+            Seed of the same random streams as in `opo_fast.simulate`.
         policy : callable, optional
-            ``policy(context)`` gives a policy (n_states, A); quickest where it gives the same array each time. Default: uniform over
-            the allowed actions.
+            ``policy(context)`` returns a policy (n_states, A); it is fastest to return the same array each time. Default: uniform
+            over the allowed actions.
         """
         having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
         if policy is not None and not callable(policy):
@@ -205,7 +205,7 @@ class TrajectoryLog(Sequence[Trajectory]):
         return passed(Trajectory(self.contexts[i], self.states[i], self.actions[i], self.losses[i]), self.layout, self.action_mask)
 
     def take(self, indices: npt.ArrayLike) -> TrajectoryLog:
-        """The log of the episodes at these positions, in this order; one may come more than once."""
+        """The log of the episodes at these positions, in this order; a position may occur more than once."""
         at = np.asarray(indices)
         chosen = {name: None if getattr(self, name) is None else getattr(self, name)[at] for name in _ROWS}
         contexts = self.contexts[at] if isinstance(self.contexts, np.ndarray) else [self.contexts[i] for i in at.tolist()]
@@ -223,16 +223,16 @@ class TrajectoryLog(Sequence[Trajectory]):
         return map(self.__getitem__, range(len(self)))
 
     def parts(self, label: str, *, progress: bool | None = None, size: int = 1000) -> Iterator[TrajectoryLog]:
-        """The log part by part, with a bar on standard error.
+        """The log in parts, with a progress bar on standard error.
 
         Parameters
         ----------
         label : str
-            What is being done with the parts.
+            What is done with the parts.
         progress : bool, optional
-            A bar. Default: on a terminal and in a notebook, once two seconds have passed.
+            Whether to show the bar. Default: on a terminal and in a notebook, after two seconds.
         size : int
-            Trajectories of a part.
+            Number of trajectories in a part.
         """
         with bar(label, len(self), progress) as show:
             for first in range(0, len(self), size):
@@ -241,12 +241,12 @@ class TrajectoryLog(Sequence[Trajectory]):
 
     @property
     def visits(self) -> Array:
-        """How often each pair was logged, shape (n_states, A)."""
+        """How often each state-action pair was logged, shape (n_states, A)."""
         return np.bincount(self.pairs.ravel(), minlength=self.layout.n_states * self.layout.n_actions).reshape(self.layout.shape)
 
     @property
     def logged(self) -> Array:
-        """Mask (n_states, A) of the pairs that were logged; in a state that never occurs, of all that are allowed."""
+        """Mask (n_states, A) of the pairs that were logged; in a state that never occurs, of all allowed pairs."""
         visits = self.visits
         allowed = np.ones(self.layout.shape, bool) if self.action_mask is None else self.action_mask
         return np.where(visits.any(axis=1, keepdims=True), visits > 0, allowed)
@@ -285,42 +285,42 @@ class TrajectoryLog(Sequence[Trajectory]):
         Parameters
         ----------
         table : data frame
-            Of pandas, polars or pyarrow, a mapping from names to columns, or anything that pyarrow reads through an interchange protocol.
+            A pandas, polars or pyarrow table, a dict of columns, or anything that pyarrow reads through an interchange protocol.
         layout : Layout, optional
-            Default: that of the table. Its layers hold the states that the table has in each step.
+            Default: that of the table, whose layers hold the states that the table has in each step.
         episode, state, action, loss : str
             Names of columns.
         step : str or None
-            Column of the steps of each episode, whole numbers from 0 or 1 on. None: the rows of an episode are in order.
+            Column of the steps of each episode, consecutive whole numbers from 0 or 1. None: the rows of an episode are in order.
         reward, reward_range : str and (low, high), optional
             A column of rewards in place of losses: loss = (high - reward) / (high - low).
         context : str, sequence of str, or None
-            One column, or several: an array of numbers, or a tuple where there are texts. None: all episodes have context 0.
+            One column, or several: an array of numbers, or a tuple if there are strings. None: all episodes have context 0.
         next_state : str, optional
-            Column of the states that follow. They must agree with the states of the next rows, and say where an episode ends.
+            Column of the next states. They must agree with the states of the next rows, and give the state in which an episode ends.
         propensity : str, optional
             Column of the probabilities with which the actions were chosen.
         states : "global", "local", or labels, optional
-            What the states are: numbers as in `Layout` (the default with a layout), numbers inside their layer, or labels, one sequence
-            for all layers or one for each. Default without a layout: the labels that the table has, sorted.
+            How states are given: as numbers in `Layout` (the default with a layout), as numbers inside their layer, or by labels, one
+            sequence for all layers or one for each. Default without a layout: the labels in the table, sorted.
         actions : sequence of labels, optional
-            Default: with a layout numbers, without one the labels that the table has, sorted.
+            Default: with a layout numbers, without one the labels in the table, sorted.
         absorbing : state, sequence of states, or mapping from states to numbers, optional
-            States in which an episode stays once it is there. It ends at its first row in one of them, or after its last row: then
-            ``next_state`` says in which, or there is only one. All steps that are left are in that state, with the only action that it has
-            (the first that is allowed: the labels of actions in rows after the end are not kept, and a policy table says "only" there) and,
-            each, the mapped loss (or reward), 0 by default. Without it an episode that is shorter than the longest (than the layout) is an
-            error.
+            States in which an episode stays forever, with the loss (or reward) of every further step, 0 by default. An episode ends at
+            its first row in such a state or after its last row; in the latter case ``next_state`` gives the state, unless there is only
+            one. All remaining steps are in that state, with its only action, the first that is allowed (the actions of rows after the
+            end are ignored, and a policy table shows "only" there). Without this option, an episode that is shorter than the longest
+            (or than the layout) is an error.
         start_layer : bool, optional
-            Whether a first layer of one state, loss 0 and one action comes before the table's first step, which is then stage 1 in policies
-            and tables. Default: without a layout, where episodes begin in different states.
+            Whether to add a first layer with one state, loss 0 and one action before the table's first step, which is then stage 1 in
+            policies and tables. Default: if there is no layout and episodes begin in different states.
         action_mask : array_like of bool (n_states, A), optional
             Needs a layout.
 
         Raises
         ------
         OpoError
-            The first missing or wrong value, by column, episode and step.
+            At the first missing or wrong value, which is named by column, episode and step.
         """
         columns = Columns(episode, step, state, action, loss, reward, reward_range, context, next_state, propensity)
         found = rows_to_log(
@@ -339,8 +339,8 @@ class TrajectoryLog(Sequence[Trajectory]):
     def from_csv(cls, path: str | os.PathLike[str], layout: Layout | None = None, *, delimiter: str = ",", **options: Any) -> TrajectoryLog:
         """The log of a CSV file with a header and one row per step; the options are those of `from_pandas`.
 
-        A column of whole numbers holds whole numbers, of numbers floats, any other texts. Empty cells, NA, NaN, null and None are
-        missing values.
+        A column in which all cells are integers becomes integers, one with numbers floats, and any other strings. Empty cells, NA,
+        NaN, null and None are missing values.
         """
         return cls.from_pandas(read_csv(path, delimiter), layout, **options)
 
@@ -350,13 +350,13 @@ class TrajectoryLog(Sequence[Trajectory]):
         return cls.from_pandas(read_parquet(path), layout, **options)
 
     def to_columns(self, *, labels: bool = True) -> dict[str, Array]:
-        """One row per step: ``episode``, ``step`` (from 0), ``context`` (an array or tuple: ``context_0``, ...), ``state``, ``action``,
-        ``loss``, and ``propensity`` where it is known.
+        """One row per step: ``episode``, ``step`` (from 0), ``context`` (for arrays and tuples ``context_0``, ...), ``state``, ``action``,
+        ``loss``, and ``propensity`` if known.
 
         Parameters
         ----------
         labels : bool
-            States and actions by their labels, where there are some; else numbered as in `Layout`.
+            Whether to give states and actions by their labels, if there are any; otherwise they are numbered as in `Layout`.
         """
         n, horizon = self.actions.shape
         episodes = np.arange(n) if self.episodes is None else np.array(self.episodes)
@@ -377,17 +377,17 @@ class TrajectoryLog(Sequence[Trajectory]):
         try:
             import pandas as pd
         except ImportError:
-            raise OpoError("a data frame needs pandas: pip install pandas (to_columns and to_csv do without)") from None
+            raise OpoError("a data frame needs pandas: pip install pandas (to_columns and to_csv do not need it)") from None
         return pd.DataFrame(self.to_columns(labels=labels))
 
     def to_csv(self, path: str | os.PathLike[str], *, labels: bool = True) -> None:
-        """Write the columns of `to_columns` to a CSV file, numbers with all their digits; `from_csv` reads it."""
+        """Write the columns of `to_columns` to a CSV file, with full precision; `from_csv` reads it."""
         write_csv(path, self.to_columns(labels=labels))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the log to `path`, ending in .npz or .parquet.
 
-        npz: ``contexts`` (n,) or (n, ...), ``states`` (n, H + 1), ``actions`` and ``losses`` (n, H), and a JSON text with
+        npz: ``contexts`` (n,) or (n, ...), ``states`` (n, H + 1), ``actions`` and ``losses`` (n, H), and a JSON string with
         the layout and the labels. Parquet (pyarrow, extra `parquet`): one row per step with the columns ``episode``, ``step`` (from 0),
         ``context`` (array contexts: a list of numbers), ``state``, ``action``, ``loss``, ``propensity``; the layout in the file's
         metadata. The end state, the mask and the labels are not written to Parquet.
@@ -401,9 +401,9 @@ class TrajectoryLog(Sequence[Trajectory]):
         Parameters
         ----------
         path : path
-            Of an .npz or .parquet file as `save` describes.
+            An .npz or .parquet file as described in `save`.
         layout : Layout, optional
-            Needed for a Parquet file that another program wrote (see also `from_parquet`); elsewhere checked.
+            Needed for a Parquet file that another program wrote (see also `from_parquet`); otherwise only compared with the file's.
         action_mask : array_like of bool (n_states, A), optional
         """
         found = load_log(path, layout)
@@ -414,7 +414,7 @@ class TrajectoryLog(Sequence[Trajectory]):
 
 
 class Recorder:
-    """Keeps the episodes of a run, with the probabilities of the actions that were played."""
+    """Records the episodes of a run, with the probabilities of the actions played."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -422,13 +422,13 @@ class Recorder:
         self._mask: Array | None = None
 
     def add(self, trajectory: Trajectory, policy: Array, action_mask: Array | None) -> None:
-        """Keep an episode that this policy played."""
-        # The rows of a policy may miss 1 by a rounding error.
+        """Record an episode that was played with this policy."""
+        # Rounding may make a probability slightly larger than 1.
         self._episodes.append((trajectory, np.minimum(policy[trajectory.states[:-1], trajectory.actions], 1.0)))
         self._mask = action_mask
 
     def log(self) -> TrajectoryLog | None:
-        """What was kept; None before the first episode."""
+        """The recorded episodes; None before the first."""
         if not self._episodes:
             return None
         played, chances = zip(*self._episodes, strict=True)

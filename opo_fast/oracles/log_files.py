@@ -36,7 +36,7 @@ def save_log(log: Any, path: Any) -> None:
         return
     pa, pq = _pyarrow()
     if column.ndim > 2:
-        raise OpoError(f"contexts have shape {column.shape[1:]}: Parquet takes numbers, strings and arrays of one axis (npz takes all)")
+        raise OpoError(f"contexts have shape {column.shape[1:]}: Parquet takes numbers, strings and arrays with one axis; use .npz")
     context = np.repeat(column, log.layout.horizon, axis=0)
     columns = {name: values for name, values in log.to_columns(labels=False).items() if not name.startswith("context")}
     columns["context"] = pa.array(list(context)) if context.ndim == 2 else pa.array(context)
@@ -46,13 +46,13 @@ def save_log(log: Any, path: Any) -> None:
 
 
 def load_log(path: Any, layout: Layout | None) -> dict[str, Any]:
-    """The arguments of the `TrajectoryLog` that a file holds."""
+    """The arguments of the `TrajectoryLog` in a file."""
     read_file = _read_npz if _kind(path) == "npz" else _read_parquet
     with reading(path, "a log"):
         meta, read = read_file(path)
         found = None if meta is None else Layout(meta["layer_sizes"], meta["n_actions"])
     if layout is None and found is None:
-        raise OpoError(f"layout is missing: {os.fspath(path)!r} does not say what its layers are")
+        raise OpoError(f"layout is missing: {os.fspath(path)!r} does not contain its layers")
     if layout is not None and found is not None and layout != found:
         raise OpoError(f"layout is {layout!r}: the log {os.fspath(path)!r} has {found!r}")
     layout = layout or found
@@ -73,7 +73,7 @@ def read_parquet(path: Any) -> Any:
 
 
 def context_columns(contexts: Any) -> dict[str, Array]:
-    """Contexts as columns: one, or one for each entry of arrays and tuples."""
+    """Contexts as columns: one, or one for each entry if contexts are arrays or tuples."""
     first = contexts[0]
     if isinstance(first, (tuple, np.ndarray)):
         table = list(zip(*(np.ravel(context) if isinstance(context, np.ndarray) else context for context in contexts), strict=True))
@@ -88,7 +88,7 @@ def context_column(contexts: Any) -> Array:
     kinds = {bool: "b", int: "i", float: "f", str: "U"}
     if len({type(context) for context in contexts}) != 1 or type(contexts[0]) not in kinds:
         raise OpoError(
-            f"contexts: {contexts[0]!r} and its like cannot be written: numbers or strings of one type or arrays of a shape are needed"
+            f"contexts: {contexts[0]!r} and others cannot be written: numbers or strings of one type, or arrays of one shape, are needed"
         )
     column = np.array(contexts)
     if column.dtype.kind != kinds[type(contexts[0])]:

@@ -1,4 +1,4 @@
-"""From the rows of a table to the columns of a log: layers and labels, losses, and episodes that end early."""
+"""Converts the rows of a table to the columns of a log: layers and labels, losses, and episodes that end early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["rows_to_log"]
 Array = npt.NDArray[Any]
 Labels = tuple[tuple[Any, ...], ...]
 START = "start"
-"""Label of the state that is added before several first states."""
+"""Label of the state that is added if there are several first states."""
 
 
 def rows_to_log(
@@ -34,11 +34,11 @@ def rows_to_log(
 ) -> dict[str, Any]:
     """The arguments of `TrajectoryLog`; see `TrajectoryLog.from_pandas`."""
     if layout is None and action_mask is not None:
-        raise OpoError("action_mask is given without a layout: its states have no numbers before there is one")
+        raise OpoError("action_mask is given without a layout: states have no numbers then; pass layout as well")
     rows = Grouped(table, columns)
     stays = _Absorbing(absorbing, columns)
     if stays.losses and layout is not None and (states is None or states == "global"):
-        raise OpoError("absorbing is given and states are numbered as in Layout: states='local', or labels, is needed")
+        raise OpoError("absorbing is given and states are numbered as in Layout: pass states='local' or labels")
     seen = rows.column(columns.state)
     rows.refuse_missing(columns.state, seen)
     kept = stays.before(rows, seen)
@@ -48,7 +48,7 @@ def rows_to_log(
     steps = longest if layout is None else layout.horizon - added
     if longest > steps:
         i = int(kept.argmax())
-        raise OpoError(f"episode {rows.episodes[i]!r} has {longest} steps: {steps}, those of {layout!r}, are the most")
+        raise OpoError(f"episode {rows.episodes[i]!r} has {longest} steps: at most {steps}, those of {layout!r}, are needed")
     ends = stays.ends(rows, seen, kept, steps)
     read = rows.at < kept[rows.of]
     if layout is None and states is None:
@@ -83,7 +83,7 @@ def rows_to_log(
 
 
 class _Absorbing:
-    """The states in which episodes that end early stay, each with the loss (or reward) of every further step."""
+    """The states in which episodes that end early stay, with the loss (or reward) of each further step."""
 
     def __init__(self, absorbing: Any, columns: Columns) -> None:
         if absorbing is None:
@@ -97,7 +97,7 @@ class _Absorbing:
         self.losses, self.columns = given, columns
 
     def is_one(self, values: Array) -> Array:
-        """Which of some states are absorbing."""
+        """Which of these states are absorbing."""
         if not self.losses:
             return np.zeros(values.shape, bool)
         found, inverse = unique(values, self.columns.state)
@@ -109,11 +109,11 @@ class _Absorbing:
         inside = np.flatnonzero(self.is_one(seen))
         np.minimum.at(kept, rows.of[inside], rows.at[inside])
         if not kept.all():
-            raise OpoError(f"episode {rows.episodes[int(np.flatnonzero(kept == 0)[0])]!r} begins in an absorbing state: it has no step")
+            raise OpoError(f"episode {rows.episodes[int(np.flatnonzero(kept == 0)[0])]!r} begins in an absorbing state: it has no steps")
         return kept
 
     def ends(self, rows: Grouped, seen: Array, kept: Array, steps: int) -> list[Any]:
-        """The absorbing state of each episode that ends early, None of the others."""
+        """The absorbing state of each episode that ends early, None for the others."""
         columns, n = self.columns, len(kept)
         first = np.cumsum(rows.lengths) - rows.lengths
         ends: list[Any] = [None] * n
@@ -137,15 +137,15 @@ class _Absorbing:
             elif len(self.losses) == 1:
                 ends[i] = next(iter(self.losses))
             else:
-                needed = "absorbing= must name the state that such episodes stay in"
+                needed = "name the state in which it stays by absorbing="
                 if self.losses:
-                    needed = "a column next_state, or a last row in an absorbing state, must say in which of them"
+                    needed = "absorbing names several states, so a column next_state, or a last row in one of them, is needed"
                 raise OpoError(f"episode {name!r} ends after {kept[i]} of {steps} steps: {needed}")
             ends[i] = _plain(ends[i])
         return ends
 
     def _next(self, rows: Grouped, seen: Array, kept: Array) -> Array | None:
-        """The column of next states, which must agree with the states that follow."""
+        """The column of next states, which must agree with the states of the following rows."""
         name = self.columns.next_state
         if name is None:
             return None
@@ -183,7 +183,7 @@ class _Absorbing:
 
 
 def _reached(rows: Grouped, seen: Array, read: Array, ends: list[Any], kept: Array, steps: int) -> Labels:
-    """The states that the table has in each layer, in the order of their labels."""
+    """The states that occur in each layer of the table, sorted."""
     reached = [set(unique(seen[read & (rows.at == h)], rows.columns.state)[0].tolist()) for h in range(steps)]
     for end, length in zip(ends, kept.tolist(), strict=True):
         if end is not None:
@@ -193,12 +193,12 @@ def _reached(rows: Grouped, seen: Array, read: Array, ends: list[Any], kept: Arr
 
 
 def _state_labels(layout: Layout | None, states: Any, added: int, steps: int, first: Any) -> Labels:
-    """What the states of each layer are called in the table; `first` is the one first state, if there is only one."""
+    """The labels of the states of each layer; `first` is the first state, if there is only one."""
     if isinstance(states, str) and states not in ("global", "local"):
         raise OpoError(f"states is {states!r}: 'global', 'local' or labels are needed")
     if states is None or isinstance(states, str):
         if layout is None:
-            raise OpoError(f"states is {states!r} and layout is missing: numbers mean nothing without it; leave states out, or name labels")
+            raise OpoError(f"states is {states!r} and layout is missing: pass the layout that has these numbers, or leave states out")
         low = layout.offsets[added:].tolist()
         if states == "local":
             return tuple(tuple(range(size)) for size in layout.layer_sizes[added:])
@@ -216,7 +216,7 @@ def _state_labels(layout: Layout | None, states: Any, added: int, steps: int, fi
         raise OpoError(f"states has layers of {[len(layer) for layer in labels]} labels: {needed} are needed")
     for h, layer in enumerate(labels):
         if len(set(layer)) != len(layer):
-            raise OpoError(f"states: layer {h} has a label twice")
+            raise OpoError(f"states: layer {h} has a label twice; labels must be distinct")
     return labels
 
 
@@ -233,27 +233,27 @@ def _local(rows: Grouped, seen: Array, read: Array, labels: Labels, name: str) -
     def message(row: int) -> str:
         layer = labels[rows.at[row]]
         listed = f"{layer[0]!r} to {layer[-1]!r}" if len(layer) > 8 else ", ".join(map(repr, layer))
-        return f"state {values[inverse[row]]!r} is none of its layer: {listed}"
+        return f"state {values[inverse[row]]!r} is not in its layer, which has {listed}"
 
     rows.refuse(local < 0, name, message)
     return np.asarray(local)
 
 
 def _filled(rows: Grouped, read: Array, steps: int, local: Array, ends: list[Any], labels: Labels) -> Array:
-    """Local states of all steps, (n, steps): an episode that has ended stays in its absorbing state."""
+    """Local states of all steps, (n, steps); an episode that has ended stays in its absorbing state."""
     result = np.full((len(ends), steps), -1)
     result[rows.of[read], rows.at[read]] = local[read]
     for i, h in np.argwhere(result < 0).tolist():
         if ends[i] not in labels[h]:
             raise OpoError(
-                f"episode {rows.episodes[i]!r} has ended before step {h}: the absorbing state {ends[i]!r} is no state of that layer"
+                f"episode {rows.episodes[i]!r} has ended before step {h}: the absorbing state {ends[i]!r} is not a state of that layer"
             )
         result[i, h] = labels[h].index(ends[i])
     return result
 
 
 def _actions(rows: Grouped, read: Array, layout: Layout | None, actions: Any) -> tuple[tuple[Any, ...], Array]:
-    """What the actions are called, and the number of each row's."""
+    """The labels of the actions, and the number of each row's action."""
     name = rows.columns.action
     values = rows.column(name)
     rows.refuse_missing(name, values, read)
@@ -274,7 +274,7 @@ def _actions(rows: Grouped, read: Array, layout: Layout | None, actions: Any) ->
 
 
 def _mask(layout: Layout, given: Any, labels: Labels, absorbing: set[Any], added: bool) -> Array | None:
-    """The action mask: an absorbing state, and a start state that was added, have one action, the first that is allowed."""
+    """The action mask: absorbing states, and an added start state, have one action, the first that is allowed."""
     mask = as_mask(layout, given)
     flat = [label for layer in labels for label in layer]
     alone = np.array([label in absorbing for label in flat])
@@ -326,7 +326,7 @@ def _placed(rows: Grouped, read: Array, shift: int, values: Array, filling: Arra
 
 
 def _contexts(rows: Grouped) -> Any:
-    """One context of each episode."""
+    """The context of each episode."""
     names = rows.columns.contexts
     first = np.cumsum(rows.lengths) - rows.lengths
     columns = []
@@ -361,5 +361,5 @@ def _sorted(values: set[Any]) -> list[Any]:
         return sorted(values)
     except TypeError:
         raise OpoError(
-            f"states mix kinds of labels that cannot be sorted, such as {shown(next(iter(values)))}: name them with states="
+            f"states mix types of labels that cannot be sorted, such as {shown(next(iter(values)))}: give the labels in order by states="
         ) from None

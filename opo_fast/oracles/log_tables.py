@@ -1,4 +1,4 @@
-"""Logs as people have them: one row per step in named columns, episodes that end early, labels instead of numbers."""
+"""Tables of logs: one row per step in named columns, episodes that end early, labels instead of numbers."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All columns that are read."""
+        """All columns to read."""
         named = (self.episode, self.step, *self.contexts, self.state, self.action, self.cost, self.next_state, self.propensity)
         return tuple(name for name in named if name is not None)
 
     @property
     def cost(self) -> str:
-        """The column of losses or of rewards."""
+        """The column with losses or rewards."""
         return self.loss if self.reward is None else self.reward
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the greatest value of that column."""
+        """The least and the greatest allowed value of that column."""
         if self.reward is None:
             return 0.0, 1.0
         if self.reward_range is None:
-            raise OpoError("reward_range is missing: (low, high), the least and the greatest reward of a step, makes losses of rewards")
+            raise OpoError("reward_range is missing: pass (low, high), the least and the greatest reward of a step, to convert rewards")
         low, high = pair_of(self.reward_range, "reward_range", "(low, high)")
         if low > high:
-            raise OpoError(f"reward_range is {(low, high)}: the least reward comes first")
+            raise OpoError(f"reward_range is {(low, high)}: (low, high) with the least reward first is needed")
         return low, high
 
     @property
     def kind(self) -> str:
-        """What is needed there, for messages."""
+        """The values needed in that column, for messages."""
         low, high = self.range
         return "loss in [0, 1]" if self.reward is None else f"reward from {low:g} to {high:g}"
 
@@ -79,7 +79,7 @@ class Grouped:
     Attributes
     ----------
     episodes : list
-        What identifies each episode, ascending.
+        Identifiers of the episodes, ascending.
     of : ndarray of int64, shape (rows,)
         Position of each row's episode.
     at : ndarray of int64, shape (rows,)
@@ -91,14 +91,14 @@ class Grouped:
         self._table, self.columns = as_table(table), columns
         for name in columns.names:
             if name not in names_of(self._table):
-                hint = "; context=None says that there is none" if name == "context" else ""
+                hint = "; pass context=None if there is none" if name == "context" else ""
                 raise OpoError(f"the table has no column {name!r}: its columns are {', '.join(map(str, names_of(self._table)))}{hint}")
         episode = self._read(columns.episode)
         if not episode.size:
             raise OpoError("the log is empty: at least one trajectory is needed")
         bad = np.flatnonzero(missing(episode))
         if bad.size:
-            raise OpoError(f"column {columns.episode!r}: row {int(bad[0])} has no value: what identifies its episode is needed")
+            raise OpoError(f"column {columns.episode!r}: row {int(bad[0])} has no value: an identifier of its episode is needed")
         ids, inverse = unique(episode, columns.episode)
         self.episodes = ids.tolist()
         steps = np.zeros(episode.size) if columns.step is None else self._steps(columns.step, episode)
@@ -133,11 +133,12 @@ class Grouped:
         if wrong.size:
             row = int(wrong[0])
             found, needed = int(self._steps_sorted[row]), int(self.at[row]) + self._first
-            what = "occurs twice" if found < needed else f"is missing, step {found} follows" if self.at[row] else "is missing: its first is"
-            end = "" if found < needed or self.at[row] else f" {found}"
+            if found < needed:
+                what = f"step {found} occurs twice"
+            else:
+                what = f"step {needed} is missing" + (f", step {found} follows" if self.at[row] else f": its first step is {found}")
             raise OpoError(
-                f"episode {self.episodes[self.of[row]]!r}: step {found if found < needed else needed} {what}{end} "
-                "(each episode needs its steps one after the other, once each, from the number that the first step of all has)"
+                f"episode {self.episodes[self.of[row]]!r}: {what} (all episodes need the same first step, and consecutive steps after it)"
             )
 
     def column(self, name: str) -> Array:
@@ -149,7 +150,7 @@ class Grouped:
         return f"episode {self.episodes[self.of[row]]!r}, step {int(self.at[row]) + self._first}"
 
     def refuse(self, bad: Array, name: str, message: Any) -> None:
-        """Raise an error that names the first row where `bad` is true, if there is one."""
+        """Raise an error that names the first row where `bad` is true, if any."""
         rows = np.flatnonzero(bad)
         if rows.size:
             row = int(rows[0])
@@ -172,7 +173,7 @@ class Grouped:
             ) from None
         bad = np.zeros(values.size, bool)
         bad[kept] = numbers != np.floor(numbers)
-        self.refuse(bad, name, lambda row: f"{float(values[row])!r} is no whole number")
+        self.refuse(bad, name, lambda row: f"{float(values[row])!r} is not a whole number")
         result[kept] = values[kept].astype(np.int64) if values.dtype.kind in "iu" else numbers.astype(np.int64)
         return result
 
@@ -196,12 +197,12 @@ def names_of(table: Any) -> list[Any]:
         return list(table)
     names = getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
-        raise OpoError(f"table is a {type(table).__name__}: a data frame, or a mapping from names to columns, is needed")
+        raise OpoError(f"table is a {type(table).__name__}: a data frame or a dict of columns is needed")
     return list(names)
 
 
 def column_of(table: Any, name: str) -> Array:
-    """A column of a table: pandas, polars, pyarrow, a mapping, or what pyarrow can read through an interchange protocol."""
+    """A column of a table: pandas, polars, pyarrow, a dict, or anything that pyarrow reads through an interchange protocol."""
     found = table[name]
     array = found.to_numpy() if hasattr(found, "to_numpy") else np.asarray(found)
     if array.ndim != 1:
@@ -212,7 +213,7 @@ def column_of(table: Any, name: str) -> Array:
 
 
 def as_table(table: Any) -> Any:
-    """A table that `column_of` reads; one that only speaks an interchange protocol goes through pyarrow."""
+    """A table that `column_of` can read; one with only an interchange protocol is converted by pyarrow."""
     if isinstance(table, Mapping) or hasattr(table, "column_names"):
         return table
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
@@ -229,7 +230,7 @@ def as_table(table: Any) -> Any:
 
 
 def missing(values: Array) -> Array:
-    """Which values are missing: NaN, None, and what pandas has for them."""
+    """Which values are missing: NaN, None, and the missing values of pandas."""
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind in "mM":
@@ -252,7 +253,7 @@ def unique(values: Array, name: str) -> tuple[Array, Array]:
     try:
         found, inverse = np.unique(values, return_inverse=True)
     except TypeError:
-        raise OpoError(f"column {name!r} mixes kinds of values that cannot be sorted: numbers or texts are needed") from None
+        raise OpoError(f"column {name!r} mixes types of values that cannot be sorted: only numbers or only strings are needed") from None
     return found, inverse.reshape(-1)
 
 
@@ -268,8 +269,8 @@ def _first_text(values: Array) -> Any:
 def read_csv(path: Any, delimiter: str = ",") -> dict[str, Array]:
     """The columns of a CSV file with a header.
 
-    A column of whole numbers becomes int64, one of numbers (or with gaps) float64, any other texts; empty cells and NA, NaN, null and
-    None are missing.
+    A column of integers becomes int64, one of numbers (or with gaps) float64, any other strings; empty cells and NA, NaN, null
+    and None are missing values.
     """
     with reading(path, "a CSV file"), open(as_path(path), newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file, delimiter=delimiter)
@@ -279,7 +280,7 @@ def read_csv(path: Any, delimiter: str = ",") -> dict[str, Array]:
         lines = [line for line in rows if line]
         for i, line in enumerate(lines):
             if len(line) != len(header):
-                raise OpoError(f"row {i} has {len(line)} cells, the header {len(header)}")
+                raise OpoError(f"row {i} has {len(line)} cells, but the header has {len(header)}")
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise OpoError(f"path: {as_path(path)!r} has two columns {twice!r}: one of each name is needed")
@@ -300,7 +301,7 @@ def _parsed(cells: list[str]) -> Array:
 
 
 def write_csv(path: Any, columns: Mapping[str, Array]) -> None:
-    """Write columns with a header; numbers with all their digits."""
+    """Write columns with a header; numbers with full precision."""
     with writing(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")

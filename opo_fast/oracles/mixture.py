@@ -1,4 +1,4 @@
-"""Mixtures of known dynamics with unknown weights: convex log loss by Newton's method on simplices, certified by its gap."""
+"""Mixtures of known dynamics with unknown weights: convex log loss by Newton's method on simplices, with a certified gap."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class MixtureDynamicsClass:
     """P_c = sum_j w_j(c) P_j with known dynamics P_j and unknown weights on the simplex, linear in the context.
 
     w(c) = sum_i m_i(c) W_i, where m(c) is a known distribution over groups and each row W_i of the unknown matrix W lies
-    on the simplex. One group: the same weights at every context. A group for each context: free weights at each.
+    on the simplex. With one group all contexts have the same weights; with a group for each context they are free.
 
     Parameters
     ----------
     bases : sequence
         The dynamics P_j: transitions as `opo_fast.LayeredMDP` takes them, a `Transitions` or `LayeredMDP`, or a callable
-        ``base(context)`` that gives such.
+        ``base(context)`` that returns one of these.
     groups : int
         Number of groups.
     memberships : callable, optional
-        ``memberships(context)`` gives m(c), shape (groups,). Default: group c for the contexts 0..groups-1.
+        ``memberships(context)`` returns m(c), shape (groups,). Default: context i is group i, for contexts 0..groups-1.
     size : float, optional
-        |P| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+        |P| in the theory's parameters. Default: that of a cover of radius 0.01, at most 1e150.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class MixtureDynamicsClass:
 class MixtureDynamicsOracle(QuadraticSets):
     """Log loss over mixture weights. Without data all weights are equal.
 
-    Each fit is certified: `gap(fit)` bounds by how much its log-likelihood falls short of the maximum. Memory and time
+    Each fit is certified: `gap(fit)` bounds the difference between its log-likelihood and the maximum. Memory and time
     grow with the number of distinct rows of base probabilities in the data, not with the number of episodes.
 
     Plausible set: the likelihood-ratio set in its quadratic form (`opo_fast.oracles.plausible.QuadraticSets`) over the
-    differences of weights, which sum to 0 in each group, d = groups * (number of bases - 1). At a fit on the boundary of a
-    simplex the gradient only lowers l inside, so leaving it out makes the set larger. Two weights of a group are at most
-    sqrt(2) apart: |W - fit|^2 <= 2 groups, added to the quadratic form, bounds what the data leave open.
+    differences of weights, which sum to 0 in each group, d = groups * (number of bases - 1). If a fit is on the boundary of a
+    simplex, the gradient decreases l inside, so leaving it out only makes the set larger. Two weight vectors of a group are
+    at most sqrt(2) apart: |W - fit|^2 <= 2 groups is added to the quadratic form and bounds what the data do not determine.
     """
 
     def __init__(self, function_class: MixtureDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -99,7 +99,7 @@ class MixtureDynamicsOracle(QuadraticSets):
         return None if isinstance(base, (Transitions, LayeredMDP)) else self.action_mask
 
     def _union(self, fixed: list[Any]) -> Any:
-        """What some base allows; everything where a base depends on the context."""
+        """The transitions that some base allows; all of them if a base depends on the context."""
         if not self._all_fixed:
             return None
         total: list[Any] = []
@@ -110,7 +110,7 @@ class MixtureDynamicsOracle(QuadraticSets):
             if not total:
                 total = list(arrays)
             elif arrays and sp.issparse(arrays[0]) != sp.issparse(total[0]):
-                raise OpoError("bases: all dense or all sparse ones are needed")
+                raise OpoError("bases are dense and sparse: use only dense or only sparse ones")
             else:
                 total = [a + b if sp.issparse(a) else a | b for a, b in zip(total, arrays, strict=True)]
         return total
@@ -149,7 +149,7 @@ class MixtureDynamicsOracle(QuadraticSets):
     def radius(self, version: Hashable, context: Any) -> Array:
         """Bound on the total-variation distance of plausible rows from the fit's, shape (n_states, A).
 
-        Half the sum over the next states of the greatest deviation of each over the set; at most the distance of the base
+        Half the sum over the next states of each one's greatest deviation over the set, but at most the distance of the base
         that is farthest from the fit.
         """
         membership, probabilities, support = self._membership(context), self._probabilities(context), self.support
@@ -178,11 +178,11 @@ class MixtureDynamicsOracle(QuadraticSets):
         return self._fits[self._known(fit)]
 
     def gap(self, fit: Hashable) -> float:
-        """Bound on what the fit's log-likelihood lacked to the maximum on the data of its time."""
+        """Bound on the difference between the fit's log-likelihood and the maximum, on the data of its time."""
         return self._gaps[self._known(fit)]
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
-        """Sum of -log P along a trajectory; infinite where the fit excludes it."""
+        """Sum of -log P along a trajectory; infinite if the fit excludes it."""
         cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
         if not cells.size:
             return 0.0
@@ -191,7 +191,7 @@ class MixtureDynamicsOracle(QuadraticSets):
         return log_loss(p)
 
     def gain(self, fit: Hashable) -> float:
-        """By how much the best weights lower the negative log-likelihood of all data."""
+        """How much lower the negative log-likelihood of all data is for the best weights."""
         n = len(self._rows)
         z, counts = self._z[:n], self._counts[:n]
         with np.errstate(divide="ignore"):
@@ -234,7 +234,7 @@ class MixtureDynamicsOracle(QuadraticSets):
             n = len(self._rows)
             self._best = mixture_weights(self._z[:n], self._counts[:n], self._fits[-1]) if n else (self._fits[-1], 0.0)
             if self._best[1] > 1e-6 * self._counts[:n].sum():
-                raise OpoError(f"mixture dynamics: no optimum was found (an optimality gap of {self._best[1]:.3g} is left)")
+                raise OpoError(f"mixture dynamics: no optimum was found (the remaining optimality gap is {self._best[1]:.3g})")
         return self._best
 
     def _solve(self, number: int) -> bool:
@@ -272,8 +272,8 @@ class MixtureDynamicsOracle(QuadraticSets):
 def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e-13) -> tuple[Array, float]:
     """W that maximises sum_r counts_r log <z_r, W> over matrices whose rows lie on the simplex, and its optimality gap.
 
-    Newton's method: each step minimises the quadratic model over the simplices exactly (active sets) and then searches
-    along the line; a step of expectation-maximisation where that fails.
+    Newton's method: each step minimises the quadratic model over the simplices exactly (active sets), followed by a line
+    search; if that fails, a step of expectation-maximisation.
 
     Parameters
     ----------
@@ -283,13 +283,13 @@ def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e
         Above 0.
     start : ndarray, shape (I, J)
     tolerance : float
-        Gap, as a share of sum(counts), at which to stop.
+        Relative to sum(counts): the gap at which to stop.
 
     Returns
     -------
     W : ndarray, shape (I, J)
     gap : float
-        The maximum exceeds the value at W by no more (Frank and Wolfe's duality gap).
+        The maximum exceeds the value at W by at most this (Frank and Wolfe's duality gap).
     """
     z, counts, start = as_real(z, "z"), as_real(counts, "counts"), as_real(start, "start")
     tolerance = as_number(tolerance, "tolerance")
@@ -303,7 +303,7 @@ def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e
         x = (0.999 * start + 0.001 / start.shape[1]).ravel()
 
     def measure(x: Array) -> tuple[float, Array, float]:
-        """Value, score and gap; a value of -inf where a row has probability 0."""
+        """Value, score and gap; the value is -inf if a row has probability 0."""
         p = np.einsum("rk,k->r", z, x)
         if not (p > 0).all():
             return -np.inf, x, np.inf
@@ -323,7 +323,7 @@ def mixture_weights(z: Array, counts: Array, start: Array, tolerance: float = 1e
         slope, step = float(score @ direction), 1.0
         better = None
         if gap <= 1e-6 * total:
-            # Values that differ in the last digits only cannot tell which point is better, the gap can.
+            # Values that differ only in the last digits cannot tell which point is better, but the gap can.
             trial = projected(x + direction)
             found = measure(trial)
             better = (trial, found) if found[2] < 0.5 * gap else None
@@ -353,7 +353,7 @@ def _newton_direction(hessian: Array, score: Array, x: Array, shape: tuple[int, 
     group = np.repeat(np.arange(groups), n)
     sums = (group[None, :] == np.arange(groups)[:, None]).astype(np.float64)
     scale = float(np.abs(hessian).max())
-    # The slight curvature makes each subproblem strictly convex, so that the active sets cannot cycle.
+    # The small curvature makes each subproblem strictly convex, so the active sets cannot cycle.
     quadratic = hessian / scale + 1e-11 * np.eye(x.size)
     linear = score / scale
     free, d = x > 0, np.zeros(x.size)

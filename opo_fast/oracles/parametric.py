@@ -1,4 +1,4 @@
-"""What the parametric oracles share: checked batches, numbered fits, feature maps, and sizes of covers."""
+"""Common parts of the parametric oracles: checked batches, numbered fits, feature maps, and sizes of covers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Batch(NamedTuple):
 
 
 class ParametricOracle:
-    """An oracle whose fits have numbers: 0 is the answer without data, and a fit of other parameters gets the next one.
+    """An oracle with numbered fits: 0 is the fit without data, and each fit with other parameters gets the next number.
 
-    A subclass has ``_prepare(batch)``, which raises on data it cannot take and changes nothing, ``_add(prepared)``,
-    which cannot fail, and ``_solve(number)``, which fits and says whether the parameters changed.
+    A subclass has ``_prepare(batch)``, which raises on data that it cannot use and changes nothing, ``_add(prepared)``,
+    which cannot fail, and ``_solve(number)``, which fits and returns whether the parameters changed.
 
     Attributes
     ----------
@@ -89,13 +89,13 @@ class ParametricOracle:
         return Batch([t.context], states, actions, t.losses[None], states[:, :-1] * self.layout.n_actions + actions)
 
     def check_fit(self, fit: Hashable) -> None:
-        """Raise unless `fit` is a number that `fit()` gave."""
+        """Raise unless `fit` is a number that `fit()` returned."""
         self._known(fit)
 
     def _known(self, fit: Hashable) -> int:
         if isinstance(fit, (int, np.integer)) and 0 <= fit <= self._number:
             return int(fit)
-        raise OpoError(f"fit is {shown(fit)}: a number that fit() gave, 0 to {self._number}, is needed")
+        raise OpoError(f"fit is {shown(fit)}: a number returned by fit(), 0 to {self._number}, is needed")
 
     def _prepare(self, batch: Batch) -> Any:
         raise NotImplementedError
@@ -109,24 +109,24 @@ class ParametricOracle:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Data and fits: arrays, and values that JSON can hold. An oracle that restores it goes on with the same bits."""
+        """Data and fits, as arrays and JSON values. An oracle that restores them continues with the same bits."""
         counts = {"episodes": self.episodes, "number": self._number, "stale": self._stale}
         return {"oracle": self._settings(), **counts, **self._state(), **self._kept_state()}
 
     def _settings(self) -> dict[str, Any]:
-        """What must agree between the oracle that wrote a state and the one that restores it."""
+        """Settings that must agree between the oracle that wrote a state and the one that restores it."""
         options = vars(self.function_class).items()
         numbers = {name: value for name, value in options if name != "size" and isinstance(value, (bool, int, float))}
         return {"kind": type(self).__name__, "layer_sizes": list(self.layout.layer_sizes), "n_actions": self.layout.n_actions, **numbers}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a `state` of an oracle of the same class and layout; one that does not fit raises and changes nothing."""
-        fields = Fields(state, "what an oracle's state() gave")
+        """Restore the `state` of an oracle of the same class and layout; an invalid one raises and changes nothing."""
+        fields = Fields(state, "the result of an oracle's state()")
         theirs = fields.inner("oracle").state if "oracle" in state else {}
         for name, value in self._settings().items():
             if not agrees(theirs.get(name), value):
                 raise OpoError(f"state belongs to an oracle whose {name} is {theirs.get(name)!r}: {value!r} is needed")
-        # Each new fit takes new data.
+        # Each new fit needs new data, so there are at most as many fits as episodes.
         episodes, stale = fields.integer("episodes"), fields.flag("stale")
         number = fields.integer("number", most=episodes)
         commit = {**self._restored(fields, number, episodes), **self._kept_restored(fields)}
@@ -138,11 +138,11 @@ class ParametricOracle:
         raise NotImplementedError
 
     def _restored(self, fields: Fields, number: int, episodes: int) -> dict[str, Any]:
-        """Attributes that a state of so many fits and episodes stands for."""
+        """The attributes that a state with these numbers of fits and episodes describes."""
         raise NotImplementedError
 
     def _kept_state(self) -> dict[str, Any]:
-        """What is kept beside data and fits."""
+        """State that is kept besides data and fits."""
         return {}
 
     def _kept_restored(self, fields: Fields) -> dict[str, Any]:
@@ -151,16 +151,16 @@ class ParametricOracle:
 
 
 class FeatureMap:
-    """A user's features: checked, read-only, and asked for once per context while they stay in the cache.
+    """A user's features: checked, read-only, and computed once per context while they stay in the cache.
 
     Parameters
     ----------
     function : callable
-        ``function(context)`` gives an array of `shape`.
+        ``function(context)`` returns an array of `shape`.
     shape : tuple of int
-        A last entry of -1 is whatever the first answer has.
+        If the last entry is -1, it is taken from the first array returned.
     name : str
-        How errors name it.
+        The name in error messages.
     """
 
     def __init__(self, function: Callable[[Any], Any], shape: tuple[int, ...], name: str = "features") -> None:
@@ -187,7 +187,7 @@ class FeatureMap:
 
 
 def grouped(contexts: Sequence[Any]) -> Iterator[tuple[Any, Array]]:
-    """The distinct contexts in order of first appearance, with the positions of each."""
+    """The distinct contexts in order of first appearance, each with its positions."""
     places: dict[Hashable, tuple[Any, list[int]]] = {}
     for i, context in enumerate(contexts):
         places.setdefault(context_key(context), (context, []))[1].append(i)
@@ -196,7 +196,7 @@ def grouped(contexts: Sequence[Any]) -> Iterator[tuple[Any, Array]]:
 
 
 def cover_size(n_parameters: int, size: float | None) -> float:
-    """|F| of a parametric class for the theory's parameters: `size`, or (1 + 2/0.01)^d, a cover at radius 0.01, at most 1e150."""
+    """|F| of a parametric class for the theory's parameters: `size`, or that of a cover of radius 0.01, (1 + 2/0.01)^d, at most 1e150."""
     if size is not None:
         return as_number(size, "size", least=1.0)
     return float(min(201.0 ** min(n_parameters, 65), 1e150))

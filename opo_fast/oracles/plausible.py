@@ -1,8 +1,8 @@
-"""Plausible sets: what the data so far leave possible, with the truth inside at all times at once.
+"""Plausible sets: what the data so far leave possible; they contain the truth at all times simultaneously.
 
-Each set follows from its failure probability delta alone. The argument is the same everywhere: a process that is a
+The only parameter of a set is its failure probability delta. The argument is always the same: a process that is a
 nonnegative supermartingale under the truth and begins at 1 reaches 1/delta with probability at most delta (J. Ville, Étude
-critique de la notion de collectif, 1939), and several such events cost the sum of their probabilities.
+critique de la notion de collectif, 1939), and the probabilities of several such events add up.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_integer, as_number, shown
+from .._support.checks import as_delta, as_integer, shown
 from .._support.fields import Fields, agrees
 from ..errors import OpoError
 from .parametric import ParametricOracle
 
-__all__ = ["NestedSet", "PlausibleOracle", "QuadraticSets", "kept_delta", "missing_delta"]
+__all__ = ["NestedSet", "PlausibleOracle", "QuadraticSets", "kept_delta", "late_delta", "missing_delta"]
 
 Array = npt.NDArray[Any]
 
 
 class NestedSet:
-    """The candidates that no data have excluded, and every such set before.
+    """The candidates that no data have excluded, and all earlier sets.
 
-    F_t = {i in F_{t-1} : i passes at time t}, F_0 holding all; where this would be empty, the best candidate alone.
+    F_t = {i in F_{t-1} : i passes at time t}, where F_0 contains all; if F_t would be empty, it is the best candidate alone.
 
-    A set has a version. Version v >= 0 is what v reductions left; version -1 - i is candidate i alone, after the
-    candidates ran out.
+    Each set has a version. Version v >= 0 is the set after v reductions; version -1 - i is candidate i alone, after all
+    candidates were excluded.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class NestedSet:
         self.version, self.members = 0, np.arange(size)
 
     def reduce(self, passes: Array, best: int) -> None:
-        """Keep the members that pass (bool, one for each candidate); `best` where none does."""
+        """Keep the members that pass (bool, one for each candidate), or only `best` if none does."""
         left = self.members[passes[self.members]]
         if left.size == self.members.size:
             return
@@ -66,11 +66,11 @@ class NestedSet:
         if version == self.version:
             return self.members
         if not isinstance(version, (int, np.integer)) or not -self._last.size <= version <= self._newest:
-            raise OpoError(f"version is {shown(version)}: one that plausible() gave is needed")
+            raise OpoError(f"version is {shown(version)}: a version returned by plausible() is needed")
         return np.array([-1 - version]) if version < 0 else np.flatnonzero(self._last >= version)
 
     def copy(self) -> NestedSet:
-        """One that goes on by itself."""
+        """An independent copy."""
         other = NestedSet(self._last.size)
         other._last, other._newest, other.version, other.members = self._last.copy(), self._newest, self.version, self.members
         return other
@@ -95,39 +95,44 @@ class NestedSet:
 
 
 def missing_delta() -> OpoError:
-    """For an oracle that is asked for a set that it was not told to keep."""
-    return OpoError("this oracle keeps no plausible set: keep_plausible(delta), before any data, is needed")
+    """The error for a request for a plausible set that the oracle was not told to keep."""
+    return OpoError("this oracle keeps no plausible set: call keep_plausible(delta) before any data")
+
+
+def late_delta() -> OpoError:
+    """The error of an oracle that is told too late, or twice, to keep a set."""
+    return OpoError("keep_plausible was called after data or for a second time: call it once, before any data")
 
 
 def kept_delta(fields: Fields, delta: float | None) -> float | None:
-    """The failure probability in an oracle's state, for an oracle that keeps a set at `delta`, or none yet."""
+    """The failure probability in an oracle's state, for an oracle that keeps a set at `delta` or was not yet told to."""
     stored = fields.state.get("plausible.delta")
     if delta is not None and not agrees(stored, delta):
         kept = "no plausible set" if stored is None else f"a plausible set at failure probability {shown(stored)}"
         raise OpoError(f"state holds {kept}: {delta} is needed")
-    return None if stored is None else as_number(stored, fields.place("plausible.delta"), most=1.0, strict=True)
+    return None if stored is None else as_delta(stored, fields.place("plausible.delta"))
 
 
 class PlausibleOracle(ParametricOracle):
-    """A parametric oracle that keeps plausible sets: version 0 is the set without data, and one after new data gets the next.
+    """A parametric oracle that keeps plausible sets: version 0 is the set without data, and new data give the next version.
 
-    The sets are not nested; each follows from all data of its time, and one event of probability at least 1 - delta has the
-    truth in all of them. A subclass has ``_begin()``, which prepares for the first data, ``_note(version)``, which keeps
-    what the set of the data so far needs, ``_sets()``, the arrays that are kept, and ``_sets_restored(state)``.
+    The sets are not nested; each is computed from all data up to its time, and with probability at least 1 - delta all of
+    them contain the truth. A subclass has ``_begin()``, which prepares for the first data, ``_note(version)``, which stores
+    what the set of the data so far needs, ``_sets()``, the stored arrays, and ``_sets_restored(fields, delta, versions)``.
 
     Attributes
     ----------
     delta : float or None
-        Failure probability of the plausible sets, where they are kept.
+        Failure probability of the plausible sets, if they are kept.
     """
 
     delta: float | None = None
 
     def keep_plausible(self, delta: float) -> None:
-        """Keep, from now on, the sets of what the data leave plausible at failure probability `delta`."""
-        delta = as_number(delta, "delta", most=1.0, strict=True)
+        """From now on keep the sets of parameters that are plausible given the data, at failure probability `delta`."""
+        delta = as_delta(delta)
         if self.delta is not None or self.episodes:
-            raise OpoError("keep_plausible comes once and before any data")
+            raise late_delta()
         self.delta = delta
         self._centres, self._noted = [0], 0
         self._begin()
@@ -143,7 +148,7 @@ class PlausibleOracle(ParametricOracle):
         return self._centres[-1], len(self._centres) - 1
 
     def plausible_count(self, version: Hashable) -> float:
-        """nan: the class cannot be listed."""
+        """nan: the class is not finite."""
         self._version(version)
         return float("nan")
 
@@ -156,7 +161,7 @@ class PlausibleOracle(ParametricOracle):
         self._kept()
         if isinstance(version, (int, np.integer)) and 0 <= version < len(self._centres):
             return int(version)
-        raise OpoError(f"version is {shown(version)}: one that plausible() gave, 0 to {len(self._centres) - 1}, is needed")
+        raise OpoError(f"version is {shown(version)}: a version returned by plausible(), 0 to {len(self._centres) - 1}, is needed")
 
     def _centre(self, version: Hashable) -> int:
         """The fit that came with a version."""
@@ -188,20 +193,20 @@ class PlausibleOracle(ParametricOracle):
         raise NotImplementedError
 
     def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
-        """Attributes of the sets of so many versions at failure probability `delta`."""
+        """Attributes that hold the sets of `versions` versions at failure probability `delta`."""
         raise NotImplementedError
 
 
 class QuadraticSets(PlausibleOracle):
     """Plausible sets of a likelihood: l(w) >= l(fit) - r, r = log(1/delta) + (d/2) log n, n observed transitions, d parameters.
 
-    The radius is that of the mixture of likelihood ratios over a smooth prior, whose logarithm falls short of the greatest
+    The radius is that of the mixture of likelihood ratios over a smooth prior, whose logarithm is below the greatest
     log-likelihood by (d/2) log n + O(1) (G. Schwarz, Annals of Statistics 6, 1978); Ville's inequality turns it into a bound
-    for all times. The set is taken as (w - fit)' H (w - fit) <= 2 r with the Hessian H of -l at the fit: both the O(1) and
-    the quadratic form are approximations, good once the data determine w. A version keeps d^2 numbers; a refit schedule
-    keeps the number of versions small.
+    for all times. The set is approximated by (w - fit)' H (w - fit) <= 2 r with the Hessian H of -l at the fit. Both the
+    omitted O(1) and the quadratic form are approximations, which are good once the data determine w. Each version stores
+    d^2 numbers; a refit schedule keeps the number of versions small.
 
-    A subclass has ``_curvature()``: H and r with what it knows beside the data, H positive definite.
+    A subclass has ``_curvature()``, which returns H and r including its prior knowledge, with H positive definite.
     """
 
     def _begin(self) -> None:
@@ -211,14 +216,14 @@ class QuadraticSets(PlausibleOracle):
     def _note(self, version: int) -> None:
         hessian, radius = self._curvature()
         values, vectors = np.linalg.eigh(hessian)
-        # Rounding may take a small eigenvalue to 0.
+        # Rounding may turn a small eigenvalue into 0.
         self._roots.append(vectors * np.sqrt(2.0 * radius / np.maximum(values, np.finfo(float).eps * values.max(initial=0.0))))
 
     def _curvature(self) -> tuple[Array, float]:
         raise NotImplementedError
 
     def _root(self, version: Hashable) -> Array:
-        """M of a version, so that the greatest <x, w - fit> over the set is |x' M|."""
+        """M of a version: the greatest <x, w - fit> over the set is |x' M|."""
         number = self._version(version)
         return self._roots[number]
 

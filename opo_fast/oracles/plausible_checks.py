@@ -1,4 +1,4 @@
-"""What `check_oracle` asks of plausible sets."""
+"""The part of `check_oracle` that tests plausible sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DELTA = 0.05
 
 
 def hand_over(first: Any, second: Any) -> None:
-    """Save the state of `first` to a file and restore it from there in `second`."""
+    """Save the state of `first` to a file and restore it from there into `second`."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "state.npz")
         write_state(path, first.state())
@@ -30,7 +30,7 @@ def hand_over(first: Any, second: Any) -> None:
 
 
 class SetChecker:
-    """The checks of plausible sets; `checker` makes oracles, holds data and contexts, and notes faults."""
+    """Tests of plausible sets; `checker` makes oracles, holds data and contexts, and records faults."""
 
     def __init__(self, checker: Any) -> None:
         self.checker, self.layout, self.data = checker, checker.layout, checker.data
@@ -38,7 +38,7 @@ class SetChecker:
         self.allowed = np.ones(self.layout.shape, np.bool_) if mask is None else mask
 
     def run(self) -> None:
-        """All of them."""
+        """Run all tests."""
         oracle = self.keeping()
         methods = ["plausible", "plausible_count", *(["lower"] if hasattr(oracle, "losses") else [])]
         missing = [name for name in methods if not callable(getattr(oracle, name, None))]
@@ -50,13 +50,13 @@ class SetChecker:
         self.check_history(oracle)
         middle = len(self.data) // 2
         first, second = (self.grown(self.data[:middle]) for _ in range(2))
-        self.check_same("two fresh oracles with the same data differ", first, second)
+        self.check_same("two new oracles with the same data differ", first, second)
         if hasattr(oracle, "state") and hasattr(oracle, "restore"):
             hand_over(first, second := self.checker.fresh())
             self.check_same("a loaded oracle differs", first, second)
             for one in (first, second):
                 add_all(one, self.data[middle:])
-            self.check_same("a loaded oracle goes on differently", first, second)
+            self.check_same("a loaded oracle continues differently", first, second)
 
     def fault(self, text: str, kind: str = "") -> None:
         self.checker.fault(f"plausible sets: {text}", kind)
@@ -81,15 +81,15 @@ class SetChecker:
                 oracle.observe(trajectory)
             pair = oracle.plausible()
             if oracle.plausible() != pair:
-                self.fault("plausible() called twice without new data gives different answers")
+                self.fault("plausible() called twice without new data returns different values")
             if n in steps:
                 self.check_set(oracle, *pair)
                 known.append((pair[1], self.answers(oracle, pair[1])))
         for i, (version, before) in enumerate(known):
             if different(before, self.answers(oracle, version)):
-                self.fault(f"the set of version {version!r} is another after more data (earlier versions must stay valid)", "later")
+                self.fault(f"the set of version {version!r} changed after more data (earlier versions must stay valid)", "later")
             if any(version == other and different(before, answers) for other, answers in known[:i]):
-                self.fault(f"version {version!r} was given twice, for different sets", "twice")
+                self.fault(f"version {version!r} was returned twice, for different sets", "twice")
 
     def check_set(self, oracle: Any, fit: Hashable, version: Hashable) -> None:
         hash(version)
@@ -101,7 +101,7 @@ class SetChecker:
             if not isinstance(found, tuple) or fit not in found:
                 self.fault(f"candidates({version!r}) are {found!r}: a tuple with the fit, {fit!r}, is needed", "candidates")
             elif count != len(found):
-                self.fault(f"plausible_count({version!r}) is {count!r}, and there are {len(found)} candidates", "number of candidates")
+                self.fault(f"plausible_count({version!r}) is {count!r}, but there are {len(found)} candidates", "number of candidates")
         for context in self.checker.contexts:
             function = self.checker.answer(oracle, fit, context)
             if hasattr(oracle, "losses"):
@@ -115,7 +115,7 @@ class SetChecker:
                     self.fault(f"radius({version!r}, {context!r}): numbers in [0, 1] of shape {self.layout.shape} are needed", "radius")
 
     def answers(self, oracle: Any, version: Hashable) -> list[Array]:
-        """All that a version says, at each context."""
+        """Everything that a version determines, at each context."""
         found: list[Array] = []
         for context in self.checker.contexts:
             if hasattr(oracle, "losses"):
@@ -128,7 +128,7 @@ class SetChecker:
 
     def check_same(self, what: str, first: Any, second: Any) -> None:
         if first.plausible() != second.plausible():
-            self.fault(f"{what}: plausible() gives {first.plausible()!r} and {second.plausible()!r}")
+            self.fault(f"{what}: plausible() returns {first.plausible()!r} and {second.plausible()!r}")
         elif different(*(self.answers(oracle, oracle.plausible()[1]) for oracle in (first, second))):
             self.fault(what)
 

@@ -1,4 +1,4 @@
-"""What an oracle is: three methods for losses, three for dynamics."""
+"""The protocol of oracles: three methods for losses, three for dynamics."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ Array = npt.NDArray[Any]
 
 @runtime_checkable
 class LossOracle(Protocol):
-    """A least-squares oracle (paper, section 2.3): any object with these three methods is one.
+    """A least-squares oracle (paper, section 2.3): any object with these three methods.
 
-    `losses` may be asked from several threads at once, for different contexts, while no data are added.
-    `opo_fast.oracles.check_oracle` checks an oracle of one's own. It may also have
+    `losses` may be called from several threads at once, for different contexts, while no data are added.
+    `opo_fast.oracles.check_oracle` tests an oracle against this protocol. Optional methods:
 
     ``check(trajectory)``
         Raises what `observe` would raise and changes nothing; agents call it first, so that a bad trajectory is never
-        half-added. Agents hand on only trajectories that are valid for their layout and mask.
+        half-added. Agents only pass trajectories that are valid for their layout and mask.
     ``observe_many(trajectories)``
-        Adds a log, all of it or none.
+        Adds a log, completely or not at all.
     ``error(fit, trajectory)``
-        Sum of the squared errors (of -log P, for dynamics) of a fit along a trajectory. Without it agents compute the
+        Sum of the squared errors (for dynamics, of -log P) of a fit along a trajectory. Without it agents compute the
         held-out error from the whole function.
     ``gain(fit)``
-        By how much a fit on all data would lower the sum of errors on them, compared with `fit`; the refit schedule
+        How much lower the sum of errors on all data would be after a new fit than with `fit`; the refit schedule
         ("gain", threshold) needs it.
     ``state()`` and ``restore(state)``
-        A dict of arrays and of values that JSON can hold, and its inverse in a fresh oracle, which then goes on with the
-        same bits. Fits are then also values that JSON can hold (whole numbers, strings, tuples of them), and stay valid.
-        Without them its agent cannot be saved, and a log that fails in the middle may be half-added.
+        A dict of arrays and JSON values, and its inverse, which makes a new oracle continue with the same bits. Fits must
+        then be JSON values too (integers, strings, tuples of them), and stay valid. Without these methods the agent cannot
+        be saved, and a log with an error in the middle may be half-added.
     ``settings()``
-        A mapping from names to numbers, texts, booleans or arrays: a saved state fits oracles of the same settings. Without it they are the
-        oracle's attributes of these kinds when its agent is made.
+        A dict of numbers, strings, booleans or arrays: a saved state fits oracles with equal settings. Without this method
+        they are the oracle's attributes of these kinds at the time when its agent is made.
 
-    Self-tuning agents also ask for what the data leave possible, where an oracle can tell. It then has all of
+    An oracle with plausible sets, which self-tuning agents use, also has all of these:
 
     ``keep_plausible(delta)``
-        From now on keep the plausible set: with probability at least 1 - delta the truth, if it is in the class, is in the
-        set at all times at once. Called once, before any data. Without this call nothing is kept.
+        From now on keep the plausible set: with probability at least 1 - delta, if the truth is in the class, it is in the
+        set at all times. Called once, before any data. Without this call the oracle keeps no sets.
     ``plausible()``
-        After all data so far, a pair (fit, version): the best member of the plausible set, as `losses` takes it, and what
-        identifies the set. Equal versions are equal sets, and earlier versions stay valid. Where the class can be listed,
-        sets are nested: what was excluded stays excluded. ``state()`` and ``restore(state)`` include what is kept.
+        A pair (fit, version) for all data so far: the best member of the plausible set, as `losses` takes it, and an
+        identifier of the set. Equal versions mean equal sets, and earlier versions stay valid. If the class is finite,
+        the sets are nested: excluded candidates stay excluded. ``state()`` and ``restore(state)`` include the sets.
     ``plausible_count(version)``
-        Number of plausible candidates, as a float; nan where they cannot be listed.
+        Number of plausible candidates, as a float; nan if they cannot be counted.
     ``lower(version, context)``
-        The least loss of each pair over the plausible set, shape (n_states, A), in [0, 1] and nowhere above the losses of the
-        fit that came with the version. May be asked from several threads, as `losses` may.
+        The least loss of each state-action pair over the plausible set, shape (n_states, A), in [0, 1] and nowhere above the
+        losses of the fit that came with the version. May be called from several threads, like `losses`.
     ``upper(version, context)``
-        The greatest, likewise; optional. Pessimistic planning takes the mirror image of `lower` where it is missing.
+        The greatest loss, likewise; optional. Without it, pessimistic planning uses the mirror image of `lower`.
     """
 
     def observe(self, trajectory: Trajectory) -> None:
@@ -64,11 +64,11 @@ class LossOracle(Protocol):
         ...
 
     def fit(self) -> Hashable:
-        """The fit on all data so far. Equal answers mean the same function; earlier fits stay valid."""
+        """The fit on all data so far. Equal return values mean the same function; earlier fits stay valid."""
         ...
 
     def losses(self, fit: Hashable, context: Any) -> Array:
-        """f_c of a fit: mean losses in [0, 1], shape (n_states, A). The same arguments give the same numbers."""
+        """f_c of a fit: mean losses in [0, 1], shape (n_states, A). Equal arguments give equal numbers."""
         ...
 
 
@@ -76,16 +76,16 @@ class LossOracle(Protocol):
 class DynamicsOracle(Protocol):
     """A log-loss oracle (paper, section 2.3); see `LossOracle`.
 
-    One that tells what is plausible has ``keep_plausible(delta)``, ``plausible()`` and ``plausible_count(version)`` as there,
-    and one of
+    An oracle with plausible sets has ``keep_plausible(delta)``, ``plausible()`` and ``plausible_count(version)`` as described
+    there, and one of
 
     ``candidates(version)``
-        Where the class can be listed: the plausible candidates, a tuple of what `transitions` takes as a fit, in a fixed
-        order; the fit that came with the version is one of them.
+        For a finite class: the plausible candidates, a tuple of fits as `transitions` takes them, in a fixed order; it
+        contains the fit that came with the version.
     ``radius(version, context)``
-        Elsewhere: for each pair a bound, in [0, 1], on the total-variation distance (half the sum of absolute differences)
-        of any plausible model's row from the row of the fit that came with the version, shape (n_states, A). Plausible rows
-        are positive only at next states that the class allows.
+        Otherwise: for each state-action pair a bound, in [0, 1], on the total-variation distance (half the sum of absolute
+        differences) between any plausible model's row and the row of the fit that came with the version, shape (n_states, A).
+        Plausible rows are positive only at next states that the class allows.
     """
 
     def observe(self, trajectory: Trajectory) -> None:
@@ -93,7 +93,7 @@ class DynamicsOracle(Protocol):
         ...
 
     def fit(self) -> Hashable:
-        """The fit on all data so far. Equal answers mean the same dynamics; earlier fits stay valid."""
+        """The fit on all data so far. Equal return values mean the same dynamics; earlier fits stay valid."""
         ...
 
     def transitions(self, fit: Hashable, context: Any) -> Any:
@@ -102,7 +102,7 @@ class DynamicsOracle(Protocol):
 
 
 class FunctionClass(Protocol):
-    """A class F or P: makes a fresh oracle for each agent."""
+    """A class F or P: makes a new oracle for each agent."""
 
     size: float
     """Number of functions (of a cover, for a parametric class): |F| or |P| in the theory's parameters."""

@@ -1,4 +1,4 @@
-"""Refit schedules: when an oracle fits anew. Every episode is the paper; the rest keeps the number of distinct fits small."""
+"""Refit schedules: when an oracle fits again. The paper fits after every episode; the others keep the number of distinct fits small."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Refit:
-    """When to fit anew.
+    """When to fit again.
 
     Parameters
     ----------
     kind : {"every", "doubling", "interval", "gain"}
-        Whenever there are new data (the paper); when the data have doubled since the last fit; after `amount` new
-        episodes; when a new fit would lower the sum of losses on all data (squared errors, or negative log-likelihood)
-        by more than `amount`.
+        "every": whenever there are new data (the paper). "doubling": when the data have doubled since the last fit.
+        "interval": after `amount` new episodes. "gain": when a new fit would lower the sum of losses on all data (squared
+        errors, or negative log-likelihood) by more than `amount`.
     amount : float
     """
 
@@ -37,7 +37,7 @@ class Refit:
 
     @classmethod
     def parse(cls, value: Any) -> Refit:
-        """Of "every", "doubling", a number of episodes, ("gain", threshold), or a `Refit`."""
+        """From "every", "doubling", a number of episodes, ("gain", threshold), or a `Refit`."""
         if isinstance(value, Refit):
             return value
         if isinstance(value, str) and value in ("every", "doubling"):
@@ -52,7 +52,7 @@ class Refit:
             ) from None
 
     def due(self, episodes: int, fitted: int) -> bool:
-        """Whether `episodes` episodes of data, `fitted` of which the last fit saw, call for a new fit ("gain": a look)."""
+        """Whether to fit again after `episodes` episodes, of which the last fit saw `fitted` ("gain": whether to check the gain)."""
         new = episodes - fitted
         if new == 0:
             return False
@@ -67,26 +67,26 @@ class Refit:
 
 
 class ScheduledOracle:
-    """An oracle whose `fit` moves on only when its schedule says so; all else is that of the oracle within.
+    """An oracle whose `fit` changes only when its schedule says so; otherwise it is the inner oracle.
 
-    So does its `plausible`: the pair of an earlier time, whose set holds the truth as every set does.
+    The same holds for `plausible`: it returns an earlier pair, whose set contains the truth like every other.
 
     Attributes
     ----------
-    oracle : the oracle within
+    oracle : the inner oracle
     refit : Refit
     """
 
     def __init__(self, oracle: Any, refit: Refit) -> None:
         if refit.kind == "gain" and not hasattr(oracle, "gain"):
-            raise OpoError(f"refit is a score gain, which a {type(oracle).__name__} cannot tell (it has no gain(fit))")
+            raise OpoError(f"refit is a gain, which a {type(oracle).__name__} cannot compute: it has no gain(fit); use another schedule")
         self.oracle, self.refit = oracle, refit
         self.episodes = self.fitted = 0
         self._fit: Hashable = oracle.fit()
         self._plausible: tuple[Hashable, Hashable] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "oracle":  # asked for before __init__, by copy and pickle
+        if name == "oracle":  # looked up before __init__, by copy and pickle
             raise AttributeError(name)
         return getattr(self.oracle, name)
 
@@ -101,7 +101,7 @@ class ScheduledOracle:
         self.episodes += len(trajectories)
 
     def fit(self) -> Hashable:
-        """The fit that the schedule holds to."""
+        """The last fit that the schedule allowed."""
         if self.refit.due(self.episodes, self.fitted) and (
             self.refit.kind != "gain" or self.fitted == 0 or self.oracle.gain(self._fit) > self.refit.amount
         ):
@@ -113,7 +113,7 @@ class ScheduledOracle:
 
     @property
     def keep_plausible(self) -> Any:
-        """A method where the oracle has one."""
+        """The oracle's method, if it has one."""
         inner = self.oracle.keep_plausible
 
         def keep(delta: float) -> None:
@@ -124,7 +124,7 @@ class ScheduledOracle:
 
     @property
     def plausible(self) -> Any:
-        """A method where the oracle has one: the pair that the schedule holds to."""
+        """A method, if the oracle has one: the last pair that the schedule allowed."""
         inner = self.oracle.plausible
 
         def held() -> Any:
@@ -135,14 +135,14 @@ class ScheduledOracle:
 
     @property
     def state(self) -> Any:
-        """A method where the oracle has one: the oracle's state, and where the schedule stands."""
+        """A method, if the oracle has one: the oracle's state, and the position of the schedule."""
         inner = self.oracle.state
         kept = [] if self._plausible is None else [self._plausible]
         return lambda: {**inner(), "refit": [str(self.refit), self.episodes, self.fitted, self._fit, *kept]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a `state` of an oracle with the same schedule."""
-        fields = Fields(state, "what an oracle's state() gave")
+        """Restore the `state` of an oracle with the same schedule."""
+        fields = Fields(state, "the result of an oracle's state()")
         stored = fields.listed("refit") if "refit" in state else ["every"]
         if not stored or not agrees(stored[0], str(self.refit)):
             raise OpoError(f"state belongs to an oracle that refits {stored[0] if stored else None}: {self.refit} is needed")
@@ -155,7 +155,7 @@ class ScheduledOracle:
         self.oracle.restore({key: value for key, value in state.items() if key != "refit"})
         try:
             if getattr(self.oracle, "episodes", episodes) != episodes:
-                raise OpoError(f"state['refit'][1] is {episodes}: {self.oracle.episodes} episodes are needed, as the oracle has")
+                raise OpoError(f"state['refit'][1] is {episodes}: {self.oracle.episodes} episodes, as in the oracle's state, are needed")
             if hasattr(self.oracle, "check_fit"):
                 self.oracle.check_fit(fit)
                 if kept:
@@ -174,7 +174,7 @@ class _ScheduledClass:
         self.size = float(getattr(function_class, "size", 1.0))
 
     def oracle(self, layout: Layout, action_mask: Array | None) -> Any:
-        """The class's oracle under the schedule."""
+        """A new oracle of the class, with the schedule."""
         return ScheduledOracle(self.function_class.oracle(layout, action_mask), self.refit)
 
 
@@ -185,8 +185,8 @@ def scheduled(source: Any, refit: Any) -> Any:
     ----------
     source : function class or oracle
     refit : "every", "doubling", int, ("gain", threshold) or Refit
-        "every" is the paper. "doubling" keeps the number of distinct fits at log2(T), and with it the cost of an episode
-        (DESIGN 5.7: each distinct dynamics is one more pass over the chain).
+        "every" is the paper. "doubling" limits the number of distinct fits to log2(T), and with it the cost of an episode, since
+        a chain keeps a sum of occupancies for each distinct dynamics.
 
     Examples
     --------
@@ -205,7 +205,7 @@ def scheduled(source: Any, refit: Any) -> Any:
 
 
 def add_all(oracle: Any, trajectories: Sequence[Trajectory]) -> None:
-    """Add many episodes to any oracle: by its `observe_many`, or one at a time after all were checked."""
+    """Add many episodes to any oracle, by its `observe_many` or, after all are checked, one at a time."""
     if hasattr(oracle, "observe_many"):
         oracle.observe_many(trajectories)
         return

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from .._support.checks import as_integer, as_number, instance
 from .._support.fields import Fields
 from .._support.lru import LRU
-from .._support.numbers import log_loss
 from ..errors import OpoError, install
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
@@ -23,11 +22,11 @@ __all__ = ["SklearnDynamicsClass", "SklearnDynamicsOracle", "SklearnLossClass", 
 
 Array = npt.NDArray[Any]
 _KEPT = 64
-"""Trained estimators that an oracle keeps; one that is needed again later is trained again, on the same data."""
+"""Number of trained estimators that an oracle keeps; an older one is trained again on the same data when it is needed."""
 
 
 def pair_features(layout: Layout) -> Callable[[Any], Array]:
-    """Features of (c, s, a): the context's numbers, the state and the action as indicators.
+    """Features of (c, s, a): the context's numbers, and indicators of the state and the action.
 
     Returns
     -------
@@ -42,14 +41,14 @@ def pair_features(layout: Layout) -> Callable[[Any], Array]:
         try:
             numbers = np.asarray(context, np.float64).ravel()
         except (TypeError, ValueError):
-            raise OpoError(f"context {context!r} does not consist of numbers: give features of your own") from None
+            raise OpoError(f"context {context!r} does not consist of numbers: pass features=") from None
         return np.concatenate([np.broadcast_to(numbers, (*layout.shape, numbers.size)), state, action], axis=2)
 
     return features
 
 
 class _SklearnClass:
-    """What both classes share: the estimator, its features, its schedule and its seed."""
+    """Common parts of both classes: the estimator, its features, its schedule and its seed."""
 
     method = "predict"
 
@@ -74,7 +73,7 @@ class _SklearnClass:
                 raise OpoError(f"estimator is a {type(estimator).__name__} without {name}")
         self.estimator, self.features, self.refit = clone(estimator), features, Refit.parse(refit)
         if self.refit.kind == "gain":
-            raise OpoError("refit is a score gain, which only training tells: 'every', 'doubling' or a number of episodes is needed")
+            raise OpoError("refit is a gain, which is known only after training: 'every', 'doubling' or a number of episodes is needed")
         self.first = as_integer(first, "first", least=1)
         self.seed = as_integer(seed, "seed", least=0, most=2**32 - 1)
         for name, value in self.estimator.get_params(deep=True).items():
@@ -88,7 +87,7 @@ class _SklearnClass:
         self.size = cover_size(65, size)
 
     def trained(self, features: Array, targets: Array) -> Any:
-        """A fresh copy of the estimator, trained."""
+        """A trained copy of the estimator."""
         from sklearn.base import clone
 
         model = clone(self.estimator)
@@ -102,23 +101,23 @@ class _SklearnClass:
 
 
 class SklearnLossClass(_SklearnClass):
-    """Losses by any scikit-learn regressor; its predictions are clipped to [0, 1].
+    """Losses predicted by any scikit-learn regressor, clipped to [0, 1]. It has no plausible sets: see `opo_fast.OPO`.
 
     Parameters
     ----------
     estimator : regressor
-        Cloned, never changed. Where its ``random_state`` is None it is set to `seed`: the same data give the same fit.
+        Cloned, never changed. If its ``random_state`` is None, it is set to `seed`, so that equal data give equal fits.
     features : callable, optional
         ``features(context)`` of shape (n_states, A, number of features). Default: `pair_features`.
     refit : "every", "doubling", int or Refit
-        When to train (see `opo_fast.oracles.scheduled`); each time on all data, so that the cost grows with them.
+        When to train (see `opo_fast.oracles.scheduled`); each training uses all data, so its cost grows with them.
     first : int
-        Episodes before the first training: many estimators need a few rows.
+        Episodes before the first training, since many estimators need a few rows.
     unseen : float
         Loss in [0, 1] before the first training.
     seed : int
     size : float, optional
-        |F| in the theory's parameters; there is no natural default, so give one with `theory` parameters.
+        |F| in the theory's parameters. There is no natural default, so set it if you use these parameters.
     """
 
     def __init__(
@@ -136,15 +135,16 @@ class SklearnLossClass(_SklearnClass):
         self.unseen = as_number(unseen, "unseen", most=1.0)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
-        """An oracle without data, under the class's schedule."""
+        """An oracle without data, with the class's schedule."""
         return scheduled(SklearnLossOracle(self, layout, action_mask), self.refit)
 
 
 class SklearnDynamicsClass(_SklearnClass):
-    """Dynamics by any scikit-learn classifier with `predict_proba`: one for each layer, over the next layer's states.
+    """Dynamics predicted by any scikit-learn classifier with `predict_proba`: one for each layer, over the next layer's states.
 
-    A row's prediction is restricted to its allowed next states, renormalised there (uniform where nothing is left), and
-    mixed with the uniform distribution: (1 - smoothing) p + smoothing / K, so that no allowed transition is excluded.
+    A row's prediction is restricted to its allowed next states, renormalised (uniform if all are 0), and mixed with the
+    uniform distribution: (1 - smoothing) p + smoothing / K, so that no allowed transition is excluded. It has no plausible
+    sets: see `opo_fast.OPO`.
 
     Parameters
     ----------
@@ -174,15 +174,15 @@ class SklearnDynamicsClass(_SklearnClass):
         self.support, self.smoothing = support, as_number(smoothing, "smoothing", most=1.0)
 
     def oracle(self, layout: Layout, action_mask: Array | None = None) -> Any:
-        """An oracle without data, under the class's schedule."""
+        """An oracle without data, with the class's schedule."""
         return scheduled(SklearnDynamicsOracle(self, layout, action_mask), self.refit)
 
 
 class _SklearnOracle(ParametricOracle):
     """Training rows in the order of the data, and the number of episodes that each fit saw.
 
-    A state holds the data and not the estimators, which are trained again when they are asked for: no pickle, and the
-    same bits for an estimator that the same data and seed train alike.
+    A state contains the data, not the estimators, which are trained again when they are needed. This avoids pickle, and gives
+    the same bits if the estimator is deterministic given data and seed.
     """
 
     def __init__(self, function_class: Any, layout: Layout, action_mask: Array | None) -> None:
@@ -208,7 +208,7 @@ class _SklearnOracle(ParametricOracle):
         """Features (n, H, d) and targets of the first episodes."""
         parts = self._parts
         if len(parts) > 1:
-            # Replaced as a whole: another thread may be reading.
+            # Replaced in one assignment, since another thread may be reading.
             parts = self._parts = [(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))]
         x, y = parts[0]
         return x[:episodes], y[:episodes]
@@ -243,7 +243,7 @@ class _SklearnOracle(ParametricOracle):
     def _solve(self, number: int) -> bool:
         if self.episodes < self.function_class.first:
             return False
-        # An error of the estimator leaves the oracle as it was.
+        # Train first: an error of the estimator must leave the oracle as it was.
         self._models.put(number, self._train(*self._data(self.episodes)), 1)
         self._sizes.append(self.episodes)
         return True
@@ -273,7 +273,7 @@ class _SklearnOracle(ParametricOracle):
 
 
 class SklearnLossOracle(_SklearnOracle):
-    """Least squares as far as the regressor solves it."""
+    """Least squares, as well as the regressor solves it."""
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of a fit, shape (n_states, A)."""
@@ -299,12 +299,14 @@ class SklearnLossOracle(_SklearnOracle):
         features = self._features(context)
         predicted = np.asarray(model.predict(features.reshape(-1, features.shape[2])), np.float64)
         if predicted.size != self.layout.n_states * self.layout.n_actions or not np.isfinite(predicted).all():
-            raise OpoError(f"the estimator {type(model).__name__} predicts losses at context {context!r} that are not one number per pair")
+            raise OpoError(
+                f"the estimator {type(model).__name__} predicts losses at context {context!r} that are not one finite number per pair"
+            )
         return np.clip(predicted.reshape(self.layout.shape), 0.0, 1.0)
 
 
 class SklearnDynamicsOracle(_SklearnOracle):
-    """Log loss as far as the classifier solves it."""
+    """Log loss, as well as the classifier solves it."""
 
     def __init__(self, function_class: SklearnDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
         super().__init__(function_class, layout, action_mask)
@@ -315,11 +317,8 @@ class SklearnDynamicsOracle(_SklearnOracle):
         return self.support.arrays(self._answer(fit, context).copy())
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
-        """Sum of -log P along a trajectory; infinite where the fit excludes it."""
-        cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
-        if not cells.size:
-            return 0.0
-        return log_loss(np.where(cells >= 0, self._answer(fit, trajectory.context)[cells], 0.0))
+        """Sum of -log P along a trajectory; infinite if the fit excludes it."""
+        return self.support.log_loss(self._answer(fit, trajectory.context), trajectory)
 
     def _targets(self, batch: Batch) -> Array:
         self.support.checked_cells(batch.contexts, batch.states, batch.actions)
@@ -332,7 +331,7 @@ class SklearnDynamicsOracle(_SklearnOracle):
         return y
 
     def _train(self, x: Array, y: Array) -> list[Any]:
-        """A classifier for each of the layers 1..H-1; a number where only that next state was seen."""
+        """A classifier for each of the layers 1..H-1, or a number if only that next state was seen."""
         models: list[Any] = []
         for h in range(self.layout.horizon - 1):
             seen = np.unique(y[:, h])

@@ -31,16 +31,16 @@ class SoftmaxDynamicsClass:
     Parameters
     ----------
     features : callable
-        ``features(context)`` gives psi: H-1 arrays (S_h, A, S_{h+1}, dimension), or one array (cells, dimension) with a
+        ``features(context)`` returns psi: H-1 arrays (S_h, A, S_{h+1}, dimension), or one array (cells, dimension) with a
         row for each allowed transition in the order of `Support`. Without data every allowed next state is equally likely.
     dimension : int
     support : optional
         Allowed transitions (see `Support`); default: all to the next layer. Others keep probability exactly 0.
     ridge : float
-        Above 0, so that a unique minimiser exists on any data (the likelihood alone has none where the data are
-        separable, or where features do not differ between next states).
+        Above 0, so that there is a unique minimiser for any data (the likelihood alone has none if the data are
+        separable, or if features do not differ between next states).
     size : float, optional
-        |P| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+        |P| in the theory's parameters. Default: that of a cover of radius 0.01, at most 1e150.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SoftmaxDynamicsClass:
 
 
 class _Problem:
-    """The data, as rows of features that were visited at a context, and how often each of their cells followed."""
+    """The data: feature rows of the visited pairs at each context, and how often each of their cells followed."""
 
     def __init__(self, dimension: int) -> None:
         self.psi, self.counts = np.empty((64, dimension)), np.zeros(64)
@@ -82,7 +82,7 @@ class _Problem:
 
 
 class _Likelihood:
-    """Negative log-likelihood plus the ridge's term, its gradient and its Hessian."""
+    """Negative log-likelihood plus the ridge term, with its gradient and Hessian."""
 
     def __init__(self, psi: Array, counts: Array, begins: Array, ridge: float) -> None:
         self.psi, self.counts, self.begins, self.ridge = psi, counts, begins, ridge
@@ -117,7 +117,7 @@ class _Likelihood:
         return np.asarray(second + self.ridge * np.eye(w.size))
 
     def minimise(self, w: Array) -> Array:
-        """The minimiser, from `w` on; `w` itself where its gradient is at the rounding error already."""
+        """The minimiser, starting from `w`; `w` itself if its gradient is already at the rounding error."""
         scale = self.total * max(1.0, float(np.abs(self.psi).max(initial=0.0)))
         fine, coarse = 1e-15 * scale, 1e-6 * scale
         size = float(np.abs(self.gradient(w)).max())
@@ -126,7 +126,7 @@ class _Likelihood:
         if size > coarse:
             from scipy.optimize import minimize
 
-            # The value cannot tell w from the optimum once the gradient is small: the rest is Newton on the gradient.
+            # Once the gradient is small, the value cannot distinguish w from the optimum: Newton on the gradient does the rest.
             w = minimize(
                 self.value, w, jac=self.gradient, hess=self.hessian, method="trust-exact", options={"gtol": coarse, "maxiter": 500}
             ).x
@@ -143,16 +143,16 @@ class _Likelihood:
             w, size = better, smaller
         if not size <= 10 * coarse:
             raise OpoError(
-                f"softmax dynamics: no optimum was found (a gradient of {size:.3g} is left); scale the features down or raise the ridge"
+                f"softmax dynamics: no optimum was found (the remaining gradient is {size:.3g}); scale the features down or raise the ridge"
             )
         return np.asarray(w)
 
 
 class SoftmaxDynamicsOracle(QuadraticSets):
-    """Log loss in a softmax class. Rows that are visited again at the same context cost no more memory or time.
+    """Log loss in a softmax class. Repeated visits to a row at the same context need no additional memory or time.
 
-    In batches or one at a time, fits agree to about 1e-10 (the optimum is unique, the way to it is not); from the same
-    state on, and in the same steps, to the last bit.
+    Fits from batches and from single episodes agree to about 1e-10 (the optimum is unique, the path to it is not). From the
+    same state, with the same calls, fits have the same bits.
 
     Plausible set: the likelihood-ratio set in its quadratic form (`opo_fast.oracles.plausible.QuadraticSets`), with the
     ridge in l.
@@ -200,9 +200,10 @@ class SoftmaxDynamicsOracle(QuadraticSets):
     def radius(self, version: Hashable, context: Any) -> Array:
         """Bound on the total-variation distance of plausible rows from the fit's, shape (n_states, A).
 
-        With m the greatest |<psi - mean psi, w - fit>| of a row's cells over the set, a plausible row is the fit's tilted by
-        a function of range at most 2 m: the distance is at most tanh(m / 2), and, the variance of that function growing by
-        a factor exp(2 m) at most on the way, at most (exp(m) - 1) / (2 m) times its greatest deviation under the fit.
+        Let m be the greatest |<psi - mean psi, w - fit>| of a row's cells over the set. A plausible row is the fit's row
+        tilted by a function of range at most 2 m, so the distance is at most tanh(m / 2). Since the variance of that function
+        grows by a factor of at most exp(2 m) along the way, it is also at most (exp(m) - 1) / (2 m) times the greatest
+        deviation under the fit.
         """
         psi, p, support = self._features(context), self._probabilities(self._centre(version), context), self.support
         centred = psi - support.row_sums(p[:, None] * psi)[support.row_of]
@@ -227,7 +228,7 @@ class SoftmaxDynamicsOracle(QuadraticSets):
         return self._fits[self._known(fit)]
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
-        """Sum of -log P along a trajectory; infinite where the support excludes it."""
+        """Sum of -log P along a trajectory; infinite if the support excludes it."""
         states, actions = trajectory.states[None], trajectory.actions[None]
         observed = self.support.cells(states, actions)[0]
         if not observed.size:
@@ -242,7 +243,7 @@ class SoftmaxDynamicsOracle(QuadraticSets):
         return float((np.log(sums) + top - np.einsum("md,d->m", psi[observed], w)).sum())
 
     def gain(self, fit: Hashable) -> float:
-        """By how much the best w lowers the penalised negative log-likelihood of all data."""
+        """How much lower the penalised negative log-likelihood of all data is for the best w."""
         if not self._problem.used:
             return 0.0
         problem = self._problem.closed(self.function_class.ridge)
@@ -318,7 +319,7 @@ class SoftmaxDynamicsOracle(QuadraticSets):
 
 
 def _key_to_json(key: Any) -> Any:
-    """A context's key; that of an array holds bytes."""
+    """A context's key as a JSON value; the key of an array contains bytes."""
     if isinstance(key, tuple) and len(key) == 3 and isinstance(key[2], bytes):
         return {"key": [list(key[0]), key[1], key[2].hex()]}
     return encode(key)

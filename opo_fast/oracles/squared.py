@@ -24,10 +24,10 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
     """Least squares over a finite class of dynamics; `scores` holds the sums of squared errors.
 
     A transition's error is sum_{s'} (P(s'|s,a) - 1{s' = s_{h+1}})^2 = |P(.|s,a)|^2 - 2 P(s_{h+1}|s,a) + 1. Data that are
-    impossible under a candidate count against it, but do not exclude it.
+    impossible under a candidate raise its error but do not exclude it.
 
     Radius of the plausible set: log(|P| / delta), as for the log loss. With d = P(.|s,a) - P*(.|s,a), L(P*) - L(P) grows by
-    2 <d, 1{s'} - P*> - |d|^2, whose exponential has mean at most 1: the range of d squared is at most 2 |d|^2, so that
+    2 <d, 1{s'} - P*> - |d|^2, whose exponential has mean at most 1: the squared range of d is at most 2 |d|^2, so
     Hoeffding's lemma gives E exp(2 <d, 1{s'} - P*>) <= exp(|d|^2).
     """
 
@@ -37,7 +37,7 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
         return self.scores
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
-        """Sum of -log P of candidate `fit` along a trajectory; infinite where it excludes it."""
+        """Sum of -log P of candidate `fit` along a trajectory; infinite if the candidate excludes it."""
         p = along(self._answer(trajectory.context).models[fit], trajectory, self.layout)
         return log_loss(p)
 
@@ -58,7 +58,7 @@ class FiniteSquaredOracle(FiniteDynamicsOracle):
 
 
 def stored_row(transitions: Any, h: int, state: int, action: int, layout: Layout) -> Array:
-    """The stored probabilities of P(.|s,a) out of layer h, float64, from any form of transitions."""
+    """The stored probabilities of P(.|s,a) out of layer h, float64, from transitions of any form."""
     local = state - int(layout.offsets[h])
     if isinstance(transitions, Transitions):
         t, mask = transitions, transitions.action_mask
@@ -69,7 +69,7 @@ def stored_row(transitions: Any, h: int, state: int, action: int, layout: Layout
         else:
             found = t.data[t.indptr[start + row] : t.indptr[start + row + 1]]
     elif sp.issparse(transitions[h]):
-        # Duplicates add up: only a canonical row has one entry per next state.
+        # CSR arrays may store duplicates, which add up: converting to dense sums them.
         found = transitions[h].tocsr()[[local * layout.n_actions + action]].toarray().ravel()
     else:
         found = transitions[h][local, action]

@@ -1,4 +1,4 @@
-"""Features of a time-homogeneous model, repeated in every layer."""
+"""Features of a time-homogeneous model, repeated for every layer."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Array = npt.NDArray[Any]
 
 
 def stationary_features(features: Callable[[Any], Any], layout: Layout, start: int | None = None) -> Callable[[Any], Array]:
-    """Features (S, A, d) of the pairs of a time-homogeneous model as those of the layout that unrolls it.
+    """Turn features (S, A, d) of a time-homogeneous model into features of its unrolled layout.
 
     Parameters
     ----------
     features : callable
-        ``features(context)`` gives an array of shape (S, A, ...).
+        ``features(context)`` returns an array of shape (S, A, ...).
     layout : Layout
-        Of `LayeredMDP.stationary`: layers of S states after the first, which has one.
+        That of `LayeredMDP.stationary`: one state in the first layer, S states in each of the others.
     start : int, optional
-        The state that the first layer is. Default: none of them, as where the first layer draws the start; its features are 0.
+        The state of the first layer. Default: none, because the first layer draws the start; its features are then 0.
 
     Returns
     -------
     callable
-        From a context to an array of shape (n_states, A, ...), as `LinearLossClass` and the other classes of features take it.
+        Maps a context to an array of shape (n_states, A, ...), as `LinearLossClass` and the other classes with features take it.
     """
     instance(layout, "layout", Layout)
     if not callable(features):
         raise OpoError(f"features is {shown(features)}: a callable features(context) is needed")
     sizes = set(layout.layer_sizes[1:])
     if layout.layer_sizes[0] != 1 or len(sizes) > 1:
-        raise OpoError(f"layout has layers of {layout.layer_sizes} states: one state, and then S in each, are needed")
+        raise OpoError(f"layout has layers of {layout.layer_sizes} states: one state in the first and S in each other layer is needed")
     n = sizes.pop() if sizes else None
     if start is not None:
         start = as_integer(start, "start", least=0, most=None if n is None else n - 1)

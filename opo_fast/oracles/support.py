@@ -1,4 +1,4 @@
-"""Which transitions a dynamics class allows: cells (s, a, s') in one flat order, and models written in it."""
+"""The transitions that a dynamics class allows: cells (s, a, s') in one flat order, and models stored in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from .._support.checks import as_items, frozen
+from .._support.numbers import log_loss
 from ..errors import OpoError
+from ..model.contextual import Trajectory
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout
 from ..model.sparse import as_csr
@@ -20,11 +22,11 @@ __all__ = ["Support"]
 
 Array = npt.NDArray[Any]
 _MOST = 1 << 27
-"""Transitions above which a support has to be given: a table of them takes 3 GiB."""
+"""Number of transitions above which a support must be given: a table of all of them would take 3 GiB."""
 
 
 class Support:
-    """The allowed transitions of a layout, row by row; a row is a pair s * A + a of layers 1..H-1.
+    """The allowed transitions of a layout, row by row; a row is a state-action pair s * A + a of layers 1..H-1.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ class Support:
         Default: every transition to the next layer. H-1 boolean arrays (S_h, A, S_{h+1}), or H-1 SciPy sparse arrays
         (S_h * A, S_{h+1}), whose stored entries are allowed; or a `Transitions` or `LayeredMDP`, whose positive ones are.
     action_mask : ndarray of bool (n_states, A), optional
-        Allowed pairs need an allowed transition.
+        Every allowed pair must have an allowed transition.
 
     Attributes
     ----------
@@ -72,7 +74,7 @@ class Support:
         self._starts = self.indptr[self._filled]
 
     def cells(self, states: Array, actions: Array) -> Array:
-        """Cell of every step of layers 1..H-1, -1 where it is not allowed: states (n, H + 1), actions (n, H) -> (n, H - 1)."""
+        """Cell of every step of layers 1..H-1, -1 if not allowed: states (n, H + 1), actions (n, H) -> (n, H - 1)."""
         steps = slice(0, self.layout.horizon - 1)
         rows = states[:, steps] * self.layout.n_actions + actions[:, steps]
         keys = rows * self._stride + (states[:, 1:-1] - self.layout.offsets[1:-1])
@@ -81,7 +83,7 @@ class Support:
         return np.where(known, found, -1)
 
     def checked_cells(self, contexts: Any, states: Array, actions: Array) -> Array:
-        """`cells`, or an error that names the first transition that is not allowed."""
+        """Like `cells`, but a transition that is not allowed is an error, which names the first one."""
         cells = self.cells(states, actions)
         if (cells < 0).any():
             i, h = (int(x) for x in np.argwhere(cells < 0)[0])
@@ -91,6 +93,11 @@ class Support:
             )
         return cells
 
+    def log_loss(self, values: Array, trajectory: Trajectory) -> float:
+        """Sum of -log P along a trajectory, for one probability per cell; infinite if a transition is not allowed."""
+        cells = self.cells(trajectory.states[None], trajectory.actions[None])[0]
+        return log_loss(np.where(cells >= 0, values[cells], 0.0)) if cells.size else 0.0
+
     def row_sums(self, values: Array) -> Array:
         """Sum of each row's cells along the first axis, shape (n_rows, ...); 0 for a row without cells."""
         sums = np.zeros((self.n_rows, *values.shape[1:]))
@@ -99,14 +106,14 @@ class Support:
         return sums
 
     def row_max(self, values: Array) -> Array:
-        """Greatest of each row's cells, shape (n_rows,); 0 for a row without cells."""
+        """The greatest of each row's cells, shape (n_rows,); 0 for a row without cells."""
         most = np.zeros(self.n_rows)
         if self.n_cells:
             most[self._filled] = np.maximum.reduceat(values, self._starts)
         return most
 
     def cells_of(self, rows: Array) -> tuple[Array, Array]:
-        """All cells of some rows, row after row, and where each of the rows begins among them."""
+        """All cells of the given rows, row after row, and where each row begins among them."""
         lengths = self.counts[rows]
         ends = np.cumsum(lengths)
         begins = ends - lengths
@@ -118,7 +125,7 @@ class Support:
         return 1.0 / self.counts[self.row_of]
 
     def arrays(self, values: Array) -> list[Any]:
-        """Transitions as `LayeredMDP` takes them from one number per cell; 0 elsewhere."""
+        """Transitions as `LayeredMDP` takes them, from one number per cell; 0 elsewhere."""
         result: list[Any] = []
         sizes, n_actions = self.layout.layer_sizes, self.layout.n_actions
         for h in range(self.layout.horizon - 1):
@@ -149,7 +156,7 @@ class Support:
 
 
 def _given(layout: Layout, allowed: Any) -> list[Any] | None:
-    """The arrays of a support that was given, one per layer but the last; None: every transition is allowed."""
+    """The arrays of a given support, one per layer but the last; None: every transition is allowed."""
     if isinstance(allowed, LayeredMDP):
         allowed = allowed.transitions
     if isinstance(allowed, Transitions):
@@ -163,7 +170,7 @@ def _given(layout: Layout, allowed: Any) -> list[Any] | None:
         everything = sum(n * layout.n_actions * n_next for n, n_next in pairwise(layout.layer_sizes))
         if everything > _MOST:
             raise OpoError(
-                f"support is missing: all {everything} transitions of {layout!r} are too many for a table; give those that can happen"
+                f"support is missing: all {everything} transitions of {layout!r} are too many for a table; give the possible ones"
             )
         return None
     listed = as_items(allowed, "support", "arrays, one per layer but the last,")
@@ -173,13 +180,13 @@ def _given(layout: Layout, allowed: Any) -> list[Any] | None:
 
 
 def _every(layout: Layout, h: int) -> tuple[Array, Array]:
-    """Number of cells of each row, and their positions, where every transition is allowed."""
+    """Number of cells of each row of layer `h`, and their positions, if every transition is allowed."""
     n_rows, n_next = layout.layer_sizes[h] * layout.n_actions, layout.layer_sizes[h + 1]
     return np.full(n_rows, n_next), np.tile(np.arange(n_next), n_rows)
 
 
 def _cells(layout: Layout, h: int, array: Any) -> tuple[Array, Array]:
-    """Number of cells of each row of layer `h`, and their positions, as an array allows them."""
+    """Number of cells of each row of layer `h`, and their positions, as `array` allows them."""
     n_states, n_next = layout.layer_sizes[h], layout.layer_sizes[h + 1]
     n_rows = n_states * layout.n_actions
     if sp.issparse(array):

@@ -1,4 +1,4 @@
-"""Tables: means and counts for every pair, in one table or in one per context."""
+"""Tables: means and counts for every state-action pair, in one table or one per context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from .._support.checks import as_bool, as_number
 from .._support.fields import Fields
-from .._support.numbers import log_loss
 from .._support.state import decode, encode
 from ..model.contextual import Trajectory, context_key
 from ..model.layout import Layout
@@ -27,18 +26,18 @@ Array = npt.NDArray[Any]
 
 
 class TabularLossClass:
-    """Every function of the pair (one table), or of context and pair (one table per context).
+    """All functions of the state-action pair (one table), or of context and pair (one table per context).
 
-    Least squares is the mean of the pair's observed losses.
+    The least-squares fit is the mean of the observed losses of each pair.
 
     Parameters
     ----------
     per_context : bool
-        One table per context, for finite sets of contexts; nothing is learned across contexts.
+        One table per context, for finite sets of contexts; nothing is shared between contexts.
     unseen : float
-        Loss in [0, 1] of a pair without data. Default 0, the optimistic end.
+        Loss in [0, 1] of a pair without data. Default 0, which is optimistic.
     size : float, optional
-        |F| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+        |F| in the theory's parameters. Default: that of a cover of radius 0.01, at most 1e150.
     """
 
     def __init__(self, *, per_context: bool = False, unseen: float = 0.0, size: float | None = None) -> None:
@@ -51,10 +50,10 @@ class TabularLossClass:
 
 
 class TabularDynamicsClass:
-    """All dynamics on a support (one table), or one such for each context.
+    """All dynamics on a support (one table), or one table for each context.
 
-    The fit is (n(s, a, s') + smoothing) / (n(s, a) + smoothing K), K being the number of allowed next states of the
-    pair: with smoothing 0 the maximiser of the likelihood. A pair without data is uniform over its allowed next states.
+    The fit is (n(s, a, s') + smoothing) / (n(s, a) + smoothing K), where K is the number of allowed next states of the
+    pair; with smoothing 0 it maximises the likelihood. A pair without data is uniform over its allowed next states.
 
     Parameters
     ----------
@@ -65,7 +64,7 @@ class TabularDynamicsClass:
     smoothing : float
         At least 0.
     size : float, optional
-        |P| in the theory's parameters. Default: of a cover at radius 0.01, at most 1e150.
+        |P| in the theory's parameters. Default: that of a cover of radius 0.01, at most 1e150.
     """
 
     def __init__(self, support: Any = None, *, per_context: bool = False, smoothing: float = 0.0, size: float | None = None) -> None:
@@ -77,11 +76,11 @@ class TabularDynamicsClass:
         return TabularDynamicsOracle(self, layout, action_mask)
 
     squared_oracle = oracle
-    """Frequencies are the least-squares fit too (RM-UCDD)."""
+    """Frequencies are also the least-squares fit (RM-UCDD)."""
 
 
 class _Table:
-    """Sums of one table, the fit's values and the set's bounds with their past, and what was added since the last of each."""
+    """Sums of one table, current and past values of the fit and of the set's bounds, and the rows changed since the last of each."""
 
     def __init__(self, context: Any, n_sums: int, initial: Array, bounds: Array) -> None:
         self.context = context
@@ -97,10 +96,10 @@ class _Table:
 
 
 class _TabularOracle(PlausibleOracle):
-    """Tables by context; one for all where the class does not look at contexts.
+    """Tables by context, or one table for all contexts.
 
-    Plausible sets: each pair has a confidence bound of its own for all times, at delta / n_pairs; where every context has a
-    table, the i-th that appears takes 1 / (i (i + 1)) of delta, so that all together fail with probability at most delta.
+    Plausible sets: each pair has its own confidence bound for all times, at delta / n_pairs. With one table per context, the
+    i-th table to appear gets 1 / (i (i + 1)) of delta, so that all tables together fail with probability at most delta.
     """
 
     _n_pairs: int
@@ -120,10 +119,16 @@ class _TabularOracle(PlausibleOracle):
         return self._initial if table is None else table.fits.read(number)
 
     def _parts(self, contexts: Any) -> list[tuple[Any, Any]]:
-        """Context of each table, and the positions that belong to it."""
+        """Context of each table, and the positions in the batch that belong to it."""
         if not self.function_class.per_context:
             return [(None, slice(None))]
         return list(grouped(contexts))
+
+    def _check_contexts(self, batch: Batch) -> None:
+        """Raise on a context that cannot have its own table."""
+        if self.function_class.per_context:
+            for context in batch.contexts:
+                context_key(context)
 
     def _table(self, context: Any) -> _Table:
         key = self._key(context)
@@ -152,7 +157,7 @@ class _TabularOracle(PlausibleOracle):
         return changed
 
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
-        """Cells that belong to the touched rows, and their best values."""
+        """Cells of the touched rows, and their best values."""
         raise NotImplementedError
 
     def _begin(self) -> None:
@@ -170,7 +175,7 @@ class _TabularOracle(PlausibleOracle):
         self._moved = {}
 
     def _bounds(self, table: _Table, rows: Array, log_inverse: float) -> Array:
-        """The bounds of the pairs in `rows`, each of which has data."""
+        """The bounds of the pairs in `rows`, all of which have data."""
         raise NotImplementedError
 
     def _bounds_at(self, version: Hashable, context: Any) -> Array:
@@ -184,14 +189,14 @@ class _TabularOracle(PlausibleOracle):
         return state
 
     def _sets_restored(self, fields: Fields, delta: float, versions: int) -> dict[str, Any]:
-        return {}  # With their tables.
+        return {}  # They are restored with their tables.
 
     def _visited(self, table: _Table) -> Array:
-        """Which rows have data."""
+        """Whether each row has data."""
         raise NotImplementedError
 
     def _valid(self, table: _Table) -> bool:
-        """Whether all fits of a table, whose values are in [0, 1], are such as this oracle gives."""
+        """Whether all fits of a table, whose values are in [0, 1], are possible for this oracle."""
         return True
 
     def _state(self) -> dict[str, Any]:
@@ -229,9 +234,9 @@ class _TabularOracle(PlausibleOracle):
 
 
 class TabularLossOracle(_TabularOracle):
-    """Mean loss of every pair; O(H) to add an episode and to fit.
+    """Mean loss of every state-action pair; O(H) to add an episode and to fit.
 
-    Plausible set: for each pair the means above `opo_fast.oracles.confidence.mean_lower`.
+    Plausible set: for each pair all means above `opo_fast.oracles.confidence.mean_lower`.
     """
 
     def __init__(self, function_class: TabularLossClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -244,7 +249,7 @@ class TabularLossOracle(_TabularOracle):
         return self._values(fit, context).reshape(self.layout.shape).copy()
 
     def lower(self, version: Hashable, context: Any) -> Array:
-        """The least loss of each pair over the plausible set of a version, shape (n_states, A)."""
+        """The least loss of each state-action pair over the plausible set of a version, shape (n_states, A)."""
         return self._bounds_at(version, context).reshape(self.layout.shape).copy()
 
     def _bounds(self, table: _Table, rows: Array, log_inverse: float) -> Array:
@@ -256,7 +261,7 @@ class TabularLossOracle(_TabularOracle):
         return float(np.square(self._values(fit, trajectory.context)[pairs] - trajectory.losses).sum())
 
     def gain(self, fit: Hashable) -> float:
-        """By how much the means lower the sum of squared errors on all data."""
+        """How much lower the sum of squared errors on all data is for the means than for `fit`."""
         number = self._known(fit)
         return float(
             sum(
@@ -266,9 +271,7 @@ class TabularLossOracle(_TabularOracle):
         )
 
     def _prepare(self, batch: Batch) -> Batch:
-        if self.function_class.per_context:
-            for context in batch.contexts:
-                context_key(context)
+        self._check_contexts(batch)
         return batch
 
     def _add(self, prepared: Batch) -> None:
@@ -283,7 +286,7 @@ class TabularLossOracle(_TabularOracle):
         return np.asarray(table.counts > 0)
 
     def _fitted(self, table: _Table, rows: Array) -> tuple[Array, Array]:
-        # A mean of numbers in [0, 1] may round to just above 1.
+        # A mean of numbers in [0, 1] may round to slightly above 1.
         return rows, np.minimum(table.sums[rows] / table.counts[rows], 1.0)
 
 
@@ -292,9 +295,9 @@ def _means(table: _Table, unseen: Array) -> Array:
 
 
 class TabularDynamicsOracle(_TabularOracle):
-    """Transition counts; O(H) to add an episode, and only the visited rows are fitted anew.
+    """Transition counts; O(H) to add an episode, and only visited rows are fitted again.
 
-    Plausible set: for each pair the rows within `opo_fast.oracles.confidence.row_radius` of the frequencies.
+    Plausible set: for each pair all rows within `opo_fast.oracles.confidence.row_radius` of the frequencies.
     """
 
     def __init__(self, function_class: TabularDynamicsClass, layout: Layout, action_mask: Array | None = None) -> None:
@@ -311,7 +314,7 @@ class TabularDynamicsOracle(_TabularOracle):
     def radius(self, version: Hashable, context: Any) -> Array:
         """Bound on the total-variation distance of plausible rows from the fit's, shape (n_states, A).
 
-        1 without data, 0 where the support has one next state, and in the last layer.
+        1 without data; 0 if the support has one next state, and in the last layer.
         """
         result = np.zeros(self.layout.n_states * self.layout.n_actions)
         result[: self.support.n_rows] = self._bounds_at(version, context)
@@ -322,19 +325,17 @@ class TabularDynamicsOracle(_TabularOracle):
         sizes, counts = self.support.counts[rows], table.counts[cells]
         bounds = row_radius(counts, begins, sizes, log_inverse) if rows.size else np.empty(0)
         if self.function_class.smoothing and rows.size:
-            # The fit is not the frequencies.
+            # With smoothing the fit differs from the frequencies.
             shift = table.fits.current[cells] - counts / np.repeat(np.add.reduceat(counts, begins), sizes)
             bounds = np.minimum(bounds + 0.5 * np.add.reduceat(np.abs(shift), begins), 1.0)
         return bounds
 
     def error(self, fit: Hashable, trajectory: Trajectory) -> float:
-        """Sum of -log P along a trajectory; infinite where the fit excludes it."""
-        cells = self.support.cells(trajectory.states[None], trajectory.actions[None])[0]
-        p = np.where(cells >= 0, self._values(fit, trajectory.context)[cells], 0.0) if cells.size else np.ones(0)
-        return log_loss(p)
+        """Sum of -log P along a trajectory; infinite if the fit excludes it."""
+        return self.support.log_loss(self._values(fit, trajectory.context), trajectory)
 
     def gain(self, fit: Hashable) -> float:
-        """By how much the best fit lowers the negative log-likelihood of all data (infinite where `fit` excludes some)."""
+        """How much lower the negative log-likelihood of all data is for the best fit (infinite if `fit` excludes some)."""
         number, total = self._known(fit), 0.0
         for table in self._tables.values():
             seen = np.flatnonzero(table.counts)
@@ -344,9 +345,7 @@ class TabularDynamicsOracle(_TabularOracle):
         return total
 
     def _prepare(self, batch: Batch) -> tuple[Any, Array]:
-        if self.function_class.per_context:
-            for context in batch.contexts:
-                context_key(context)
+        self._check_contexts(batch)
         return batch.contexts, self.support.checked_cells(batch.contexts, batch.states, batch.actions)
 
     def _add(self, prepared: tuple[Any, Array]) -> None:

@@ -1,4 +1,4 @@
-"""Finite oracles of several agents, one class of functions for all, side by side, over several episodes: each operation is one for all."""
+"""Finite oracles of several agents with the same class: each operation is done once for all of them, and for several episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 def alike(oracles: Sequence[Any]) -> bool:
-    """Whether these are finite oracles of one class of functions, at one failure probability."""
+    """Whether these are finite oracles of the same class of functions, with the same failure probability."""
     first = oracles[0]
     if type(first) not in (FiniteLossOracle, FiniteDynamicsOracle):
         return False
@@ -34,17 +34,17 @@ def alike(oracles: Sequence[Any]) -> bool:
 class OraclesTogether:
     """Finite oracles that are `alike`.
 
-    They go on being whole: their scores are the lines of one array, and their plausible sets their own.
+    The oracles stay usable: their scores become rows of one array, and each keeps its own plausible set.
 
     Attributes
     ----------
     scores : ndarray, shape (B, n)
     fit : ndarray of int64, shape (B,)
-        The best candidate of each.
+        The best candidate of each oracle.
     version : ndarray of int64, shape (B,)
-        The version of each plausible set, where such are kept.
+        The version of each plausible set, if they are kept.
     count : ndarray, shape (B,)
-        Number of candidates in each.
+        Number of candidates in each plausible set.
     """
 
     def __init__(self, oracles: Sequence[Any]) -> None:
@@ -52,7 +52,7 @@ class OraclesTogether:
         self.scores = np.stack([oracle.scores for oracle in oracles])
         for oracle, line in zip(oracles, self.scores, strict=True):
             oracle.scores = line
-            # What the candidates say at a context is the same for all.
+            # The candidates at a context are the same for all.
             oracle._answers = oracles[0]._answers
         self.nested = oracles[0]._set is not None
         self.radius = oracles[0]._radius() if self.nested else 0.0
@@ -63,7 +63,7 @@ class OraclesTogether:
         self.look()
 
     def look(self) -> None:
-        """Take over what the oracles have done on their own."""
+        """Read the current state of the oracles, which may have changed on their own."""
         for i in range(len(self.oracles)):
             self._take(i)
         self._choose(self._costs())
@@ -110,7 +110,7 @@ class OraclesTogether:
                 self._see(some)
 
     def add(self, gains: Array, contexts: Sequence[Any]) -> None:
-        """Add what one episode of each has gained, shape (B, n)."""
+        """Add the gains of one episode of each oracle, shape (B, n)."""
         self.scores += gains
         if self._unseen:
             self._see(contexts)

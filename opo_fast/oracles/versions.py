@@ -1,4 +1,4 @@
-"""Arrays whose past is kept: what a parametric oracle's fit was, at every fit."""
+"""Arrays that remember their past: the values of a parametric oracle at each of its fits."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Array = npt.NDArray[Any]
 
 
 class Versions:
-    """An array and all its past versions, by the number of the fit that wrote them.
+    """An array and all its past versions, identified by the number of the fit that wrote them.
 
-    A fit mostly changes few entries, so the changes are kept, and a copy of the whole whenever the changes since the
-    last copy amount to one: at most twice the memory of the changes, and no reading costs more than twice the array.
+    A fit usually changes few entries, so only the changes are stored, and a copy of the whole array whenever the changes since
+    the last copy add up to one. This takes at most twice the memory of the changes, and reading costs at most twice the array.
 
     Parameters
     ----------
     initial : ndarray
-        What it is before the first write. Entries are addressed along the first axis.
+        The array before the first write. Entries are addressed along the first axis.
     """
 
     def __init__(self, initial: Array) -> None:
@@ -36,7 +36,7 @@ class Versions:
         self._since = 0
 
     def write(self, number: int, cells: Array, values: Array) -> None:
-        """What changes with fit `number`, which is above all before."""
+        """Record the entries that fit `number` changes; the number must be above all earlier ones."""
         self.current[cells] = values
         self.numbers.append(number)
         self.changes.append((cells, values))
@@ -47,7 +47,7 @@ class Versions:
             self._since = 0
 
     def read(self, number: int) -> Array:
-        """The array as it was at fit `number`; not to be written to."""
+        """The array as it was at fit `number`; do not write to it."""
         position = bisect_right(self.numbers, number)
         if position == len(self.numbers):
             return self.current
@@ -58,7 +58,7 @@ class Versions:
         return array
 
     def state(self, prefix: str) -> dict[str, Array]:
-        """Arrays from which `restore` makes the same versions."""
+        """Arrays from which `restored` makes the same versions."""
         empty = self.initial[:0]
         return {
             f"{prefix}numbers": np.array(self.numbers, np.int64),
@@ -71,7 +71,7 @@ class Versions:
     def restored(
         cls, initial: Array, fields: Fields, prefix: str, number: int, *, least: float = -np.inf, most: float = np.inf
     ) -> Versions:
-        """Undo `state`, of an oracle whose last fit has this number; values are within [least, most]."""
+        """Undo `state`, for an oracle whose last fit has this number; values must be within [least, most]."""
         result = cls(initial)
         lengths = fields.positions(f"{prefix}lengths", (None,), most=len(initial))
         numbers = fields.positions(f"{prefix}numbers", (lengths.size,), least=1, most=number)

@@ -1,1 +1,1 @@
-"""Runs of agents in environments: the episode loop, its result, comparisons, statistics, pictures."""
+"""Runs of agents in environments: the episode loop, its result, comparisons, statistics, plots."""

@@ -1,4 +1,4 @@
-"""The columns that a run records, and what their values can be."""
+"""The columns that a run records, and the values that they can have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = (*VALUES, "observed_loss", "saturation", *DIAGNOSTICS, *ERRORS, "conte
 WHOLE = ("context_index", "loss_fit", "dynamics_fit")
 SHARES = ("saturation", "truncated", "truncated_played", "vacuous_bonuses")
 SLACK = 1e-6
-"""By how much a number may miss its range for each layer and pair of layers: rows of float32 miss 1 by as much."""
+"""Tolerance per squared number of layers: rows of float32 probabilities may differ from 1 by that much."""
 
 
 LOOKS = 16
@@ -37,10 +37,10 @@ def looks_at(episode: int) -> bool:
 
 
 def check_values(columns: Mapping[str, Array], layers: int | None, exact: bool) -> None:
-    """Raise where a column holds what no run can record.
+    """Raise an error if a column has a value that no run can record.
 
-    Values and losses lie within [0, H] for H `layers` (None: not known), no policy costs less than the optimum, shares lie within [0, 1],
-    errors and sizes are not below 0. Only measured columns may be NaN; values too, where the environment gave samples alone (not `exact`).
+    Values and losses lie in [0, H] for H `layers` (None: not known), no policy has a lower value than the optimum, shares lie in [0, 1],
+    and errors and counts are at least 0. The observed losses must be finite, and so must the values if they are `exact`.
     """
     most = np.inf if layers is None else float(layers)
     slack = SLACK * (1 if layers is None else layers**2)
@@ -62,7 +62,7 @@ def check_values(columns: Mapping[str, Array], layers: int | None, exact: bool) 
 
 
 def check_numbered(numbers: Array) -> None:
-    """Raise unless contexts are numbered in order of first appearance."""
+    """Raise an error unless contexts are numbered in order of first appearance."""
     found, first = np.unique(numbers, return_index=True)
     if not np.array_equal(found, np.arange(found.size)) or (np.diff(first) <= 0).any():
         raise OpoError("its column context_index does not number contexts in order of first appearance")

@@ -1,4 +1,4 @@
-"""Agents side by side in one environment, on common random numbers."""
+"""Comparison of agents in one environment, on common random numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import agents as registry
-from .._support.checks import MANY, as_integer, as_items, having, instance
+from .._support.checks import as_integer, as_items, having, instance
 from .._support.files import as_folder
 from .._support.progress import bar
 from ..agents.base import difference
@@ -23,6 +23,7 @@ from ..errors import OpoError
 from ..model.contextual import ContextualMDP, Trajectory
 from ..model.streams import Streams
 from .makers import Maker
+from .many import seed_numbers
 from .plots import regret_curves
 from .result import SimulationResult
 from .simulation import simulate
@@ -34,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 class AgentSummary(NamedTuple):
-    """One line of a comparison: means over the seeds, with 95 % bootstrap intervals.
+    """One agent of a comparison: means over the seeds, with 95 % bootstrap intervals.
 
     Attributes
     ----------
@@ -44,13 +45,13 @@ class AgentSummary(NamedTuple):
     gap_closed : Estimate
         Share of the gap between the uniform policy and the optimum that the last tenth of the episodes closes.
     exponent : Estimate
-        b of the regret's growth T^b from a tenth of the run on (`study.statistics.growth_exponent`); 1 is linear.
+        b of the regret's growth T^b, without the first tenth of the run (`runs.statistics.growth_exponent`); 1 is linear.
     saturation : float
         Share of the bonuses at their cap in the last tenth; NaN for agents without bonuses.
     planning_calls : float
-        Backward inductions at one context, chain steps among them, in a run.
+        Backward inductions per run, each at one context; a step of a chain counts as one.
     milliseconds : Estimate
-        The agent's own time per episode: policy, observe and prefetch; processor time, that of all threads together.
+        Processor time per episode, summed over all threads, that the agent spends in ``policy``, ``observe`` and ``prefetch``.
     """
 
     agent: str
@@ -63,16 +64,15 @@ class AgentSummary(NamedTuple):
 
 
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes
     ----------
     environment : str
     results : dict of str to list of SimulationResult
-        The runs of each agent, in the order of the seeds. ``settings`` of a run has ``agent_seconds`` and
-        ``planning_calls`` too.
+        The runs of each agent, in the order of the seeds. Their ``settings`` also have ``agent_seconds`` and ``planning_calls``.
     interrupted : bool
-        Whether Ctrl-C ended the comparison early; the runs that were finished are there.
+        Whether Ctrl-C ended the comparison early; `results` then has the runs that were finished.
     """
 
     def __init__(self, environment: str, results: Mapping[str, Sequence[SimulationResult]], *, interrupted: bool = False) -> None:
@@ -80,12 +80,12 @@ class Comparison:
         self.results = {label: list(runs) for label, runs in results.items()}
 
     def summary(self) -> list[AgentSummary]:
-        """One line per agent that has finished a run, the least regret first."""
+        """One line for each agent that has finished a run, sorted by regret."""
         lines = [_summary(label, runs) for label, runs in self.results.items() if runs]
         return sorted(lines, key=lambda line: line.regret.mean)
 
     def difference(self, first: str, second: str) -> Estimate:
-        """Regret of `first` less that of `second`, paired by the seeds that both have finished."""
+        """Regret of `first` minus that of `second`, paired by the seeds that both have finished."""
         for label in (first, second):
             if label not in self.results:
                 raise OpoError(f"there is no agent {label!r} in this comparison: one of {', '.join(self.results)} is needed")
@@ -93,7 +93,7 @@ class Comparison:
         return estimate([totals[0][seed] - totals[1][seed] for seed in totals[0] if seed in totals[1]])
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None, log: bool = False, beside: bool = True) -> Any:
-        """Mean cumulative regret of each agent with the span of the middle 80 % of its runs; see `plots.regret_curves`."""
+        """Plot the mean cumulative regret of each agent with a band of the middle 80 % of its runs; see `plots.regret_curves`."""
         results = {line.agent: self.results[line.agent] for line in self.summary()}
         if not results:
             raise OpoError("no run was finished: there is nothing to draw")
@@ -121,7 +121,7 @@ def _summary(label: str, runs: Sequence[SimulationResult]) -> AgentSummary:
 
 
 class _Timed:
-    """An agent whose own time is measured: the processor's, so that what else runs on the machine does not count."""
+    """An agent whose calls are timed, in processor time, so that other work on the machine does not count."""
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
@@ -163,28 +163,27 @@ def compare(
     ----------
     cmdp : ContextualMDP
     agents : sequence of str, or mapping from a label to a name or to a callable, optional
-        Names of `opo_fast.agents.names`; or labels of your own, each with such a name or with ``make(seed)`` that makes a
-        new agent. Default: all agents that fit, and the optimum.
+        Names from `opo_fast.agents.names`, or your own labels, each with such a name or with a function ``make(seed)`` that returns a
+        new agent. Default: all agents that can play this layout, and the optimum.
     episodes : int
         T of each run.
     seeds : int or sequence of int
-        How many seeds, from 0 on, or which.
+        The seeds, or their number: n stands for 0, ..., n - 1.
     options : mapping from a label to keyword arguments, optional
-        Of `opo_fast.agents.make`, for agents given by name. Without, agents have their practical setting.
+        Keyword arguments of `opo_fast.agents.make`, for agents given by name. Default: the practical setting of each agent.
     folder : path, optional
-        Each run is saved there when it is finished, and read instead of played where it is there already and was played
-        with the same arguments.
+        Save each finished run there; runs that are there already and were played with the same arguments are read instead of played.
     progress : bool, optional
-        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
+        Show a bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------
     Comparison
-        After Ctrl-C: of the runs that were finished.
+        After Ctrl-C, with the runs that were finished.
     """
     episodes = as_integer(episodes, "episodes", least=1)
     having(cmdp, "cmdp", ("layout", "sample_context", "mdp"), "a ContextualMDP")
-    numbers = _seeds(seeds)
+    numbers = seed_numbers(seeds)
     makers, given = _makers(cmdp, agents, options)
     place = None if folder is None else as_folder(folder, "folder")
     environment = str(getattr(cmdp, "name", type(cmdp).__name__))
@@ -195,7 +194,7 @@ def compare(
         try:
             for seed in numbers:
                 for label, maker in makers.items():
-                    # The settings of an agent that a function makes are its own to tell.
+                    # Only the agent itself knows the settings of one that a function makes.
                     agent = maker(seed) if place is not None and isinstance(maker, Maker) else None
                     identity = _identity(cmdp, environment, model, label, maker, episodes, seed, given[label], agent)
                     path = None if place is None else place / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', label)}-seed{seed}.npz"
@@ -212,12 +211,6 @@ def compare(
     return Comparison(environment, results)
 
 
-def _seeds(seeds: Any) -> Sequence[int]:
-    if isinstance(seeds, (int, np.integer)):
-        return range(as_integer(seeds, "seeds", least=1, most=MANY))
-    return [as_integer(seed, f"seeds[{i}]", least=0, most=None) for i, seed in enumerate(as_items(seeds, "seeds", "seeds"))]
-
-
 def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker], dict[str, dict[str, Any]]]:
     """The agents by label, and the options of each."""
     chosen = registry.names(cmdp.layout) if agents is None else agents
@@ -231,7 +224,7 @@ def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker
     instance(options, "options", Mapping, needed="a mapping from labels to keyword arguments")
     for label in options:
         if label not in makers:
-            raise OpoError(f"options name {label!r}, which is none of the agents: {', '.join(makers)}")
+            raise OpoError(f"options has {label!r}, which is not one of the agents: {', '.join(makers)}")
         instance(options[label], f"options[{label!r}]", Mapping, needed="a mapping from names of arguments to their values")
     return makers, {label: dict(options.get(label, {})) for label in makers}
 
@@ -239,9 +232,9 @@ def _makers(cmdp: Any, agents: Any, options: Any) -> tuple[dict[str, str | Maker
 def _played(
     cmdp: ContextualMDP, label: str, maker: str | Maker, episodes: int, seed: int, options: Mapping[str, Any], warm: set[str], agent: Any
 ) -> SimulationResult:
-    """One run, with the agent's own time; KeyboardInterrupt where it was interrupted."""
+    """Play one run, and time the agent; raises KeyboardInterrupt if the run was interrupted."""
     if label not in warm:
-        # Kernels are compiled before a clock runs.
+        # A short run first, so that compilation is not timed.
         simulate(cmdp, _made(maker, cmdp, episodes, seed, options), min(episodes, 3), seed, progress=False)
         warm.add(label)
     timed = _Timed(_made(maker, cmdp, episodes, seed, options) if agent is None else agent)
@@ -258,12 +251,12 @@ def _made(maker: str | Maker, cmdp: Any, episodes: int, seed: int, options: Mapp
     if isinstance(maker, str):
         return registry.make(maker, cmdp, episodes=episodes, seed=seed, **options)
     if options:
-        raise OpoError("options are for agents given by name: make(seed) has its own")
+        raise OpoError("options are only for agents given by name: set those of a function inside it")
     return maker(seed)
 
 
 def _fingerprint(cmdp: ContextualMDP) -> str:
-    """A checksum of the models at the first contexts: an environment that was edited since is another one."""
+    """A checksum of the models at the contexts of the first episodes, which tells an edited environment from the one before."""
     found = hashlib.blake2b(digest_size=8)
     streams = Streams(0, cmdp.layout.horizon)
     for episode in range(8):
@@ -310,10 +303,10 @@ def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
     run = SimulationResult.load(path)
     theirs = run.settings.get("comparison")
     if theirs != identity:
-        what = "is no run of a comparison"
+        what = "is not a run of a comparison"
         if theirs is not None:
             old, new = _parts(theirs), _parts(identity)
-            # Older versions did not keep the settings.
+            # Files of older versions have no settings.
             found = [difference(name, old.get(name), new.get(name)) for name in {**new, **old} if name != "settings" or name in old]
             differing = [f"{place} {was} instead of {now}" for place, was, now in found if place]
             if not differing:
@@ -324,7 +317,7 @@ def _saved(path: pathlib.Path | None, identity: str) -> SimulationResult | None:
 
 
 def _parts(identity: Any) -> dict[str, Any]:
-    """The parts of a run's identity; those of one that cannot be read are unknown."""
+    """The parts of a run's identity; none if it cannot be read."""
     try:
         parts = json.loads(identity)
     except (TypeError, ValueError):

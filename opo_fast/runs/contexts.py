@@ -1,4 +1,4 @@
-"""The contexts of a run where they are too many to be listed: what tells them apart, and where they lie."""
+"""The contexts of a run with too many to list: a digest of each, which tells them apart, and its coordinates."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["LISTED", "ManyContexts", "Seen", "coordinates", "joined"]
 Array = npt.NDArray[Any]
 
 LISTED = 10_000
-"""Distinct contexts that a result lists."""
+"""A result lists its contexts up to this number."""
 COORDINATES = 8
-"""Coordinates that are kept of those beyond."""
+"""Coordinates of each context that are kept if there are more."""
 _BYTES = 16
 
 
@@ -29,9 +29,9 @@ class ManyContexts(NamedTuple):
     Attributes
     ----------
     digests : ndarray of uint64, shape (n, 2)
-        The same for equal contexts, in every process.
+        Equal for equal contexts, in every process.
     points : ndarray, shape (n, d), or None
-        The first coordinates, at most 8, of contexts that are numbers or vectors of one length.
+        The first coordinates, at most 8, if the contexts are numbers or vectors of one length.
     """
 
     digests: Array
@@ -39,7 +39,7 @@ class ManyContexts(NamedTuple):
 
     @classmethod
     def of(cls, state: Any, n: int) -> ManyContexts:
-        """What a file holds of `n` contexts, checked."""
+        """The `n` contexts of a saved result, checked."""
         fields = Fields(state, "what SimulationResult.save wrote", "many")
         digests = fields.value("digests")
         good = isinstance(digests, np.ndarray) and digests.dtype == np.uint64 and digests.shape == (n, 2)
@@ -57,7 +57,7 @@ class Seen:
             self.add(context, context_key(context))
 
     def add(self, context: Any, key: Any) -> None:
-        """One more, with its `context_key`."""
+        """Add a new context; `key` is its `context_key`."""
         self._digests += hashlib.blake2b(repr(key).encode(), digest_size=_BYTES).digest()
         if self._points is not None:
             point = coordinates(context)
@@ -67,7 +67,7 @@ class Seen:
                 self._points.append(point)
 
     def many(self) -> ManyContexts:
-        """All of them."""
+        """All contexts that were added."""
         digests = np.frombuffer(bytes(self._digests), "<u8").astype(np.uint64).reshape(-1, 2)
         return ManyContexts(digests, np.array(self._points) if self._points else None)
 
@@ -82,7 +82,7 @@ def coordinates(context: Any) -> tuple[float, ...] | None:
 
 
 def joined(first: ManyContexts, later: ManyContexts) -> tuple[ManyContexts, Array]:
-    """The contexts of two runs as one, and the number in it of each of the later ones."""
+    """The distinct contexts of two runs together, and for each of `later` its number among them."""
     numbers = {digest.tobytes(): i for i, digest in enumerate(first.digests)}
     found = np.empty(len(later.digests), np.int64)
     new: list[int] = []

@@ -1,6 +1,6 @@
 """The regret of a run, split into the terms of the paper's proof.
 
-The proof looks at one context at a time: what an agent computed at a context (`steps`) is compared with the true model of the context.
+The proof looks at one context at a time: the steps of an agent's chain at a context (`steps`) are compared with the context's true model.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
+MOST_TRUTHS = 64
+"""True models that are kept at once. Chains run in packs, which need no more even if there are many contexts."""
+
 
 class Truth:
-    """The true model of a context, its optimum, and what the proof compares with a step."""
+    """The true model of a context, its optimum, and the quantities of the proof that compare a step with it."""
 
     def __init__(self, mdp: LayeredMDP) -> None:
         self.mdp, self.layout = mdp, mdp.layout
@@ -53,31 +56,35 @@ class Truth:
         self._distances: dict[int, tuple[Any, Array, Array]] = {}
 
     def ahead(self, v: Array) -> Array:
-        """P* v for all pairs."""
+        """P* v for all state-action pairs."""
         layout, result = self.layout, np.zeros(self.layout.shape)
         for h, block in enumerate(self.blocks):
             result[layout.layer(h)] = expected_next(block, v[layout.layer(h + 1)], result[layout.layer(h)].shape)
         return result
 
-    def omd(self, step: Step) -> float:
-        """sum_h Lambda^t_h."""
-        return float((self.reach.sum(axis=1) * (step.q * (step.policy - self.optimal)).sum(axis=1)).sum())
+    def omd(self, q: Array, policy: Array) -> Array:
+        """sum_h Lambda^t_h of Q^t and pi^t (n_states, A), or of several along the first axis."""
+        return np.asarray((self.reach.sum(axis=1) * (q * (policy - self.optimal)).sum(axis=-1)).sum(axis=-1))
+
+    def bellman(self, q: Array, ahead: Array) -> Array:
+        """sum_h Phi^t_h of Q^t and P* V^t (n_states, A), or of several along the first axis."""
+        return np.asarray((self.reach * (q - self.mdp.losses - ahead)).sum(axis=(-2, -1)))
 
     def errors(self, step: Step, ahead: Array, occupied: Array) -> tuple[float, float, float, float]:
-        """The entries of `ModelErrors`."""
+        """The entries of `ModelErrors`, in expectation under the occupancy `occupied`."""
         parts = (self.mdp.losses - step.model.losses, ahead - step.ahead, step.bonus, step.truncation)
         return tuple(float((occupied * part).sum()) for part in parts)  # type: ignore[return-value]
 
     def terms(self, step: Step) -> Array:
         """A row of `RegretTerms`: regret, terms (i) to (iv), model errors along pi^t and along pi*; shape (13,)."""
         value, ahead = float(evaluate(self.mdp, step.policy).v[0]), self.ahead(step.v)
-        bellman = float((self.reach * (step.q - self.mdp.losses - ahead)).sum())
-        terms = (value - self.value, value - step.v[0], step.v[0] - self.value, self.omd(step), bellman)
+        inner = self.omd(step.q, step.policy), self.bellman(step.q, ahead)
+        terms = (value - self.value, value - step.v[0], step.v[0] - self.value, *inner)
         errors = self.errors(step, ahead, occupancy(self.mdp, step.policy)), self.errors(step, ahead, self.reach)
         return np.array([*terms, *errors[0], *errors[1]])
 
     def distances(self, model: LayeredMDP) -> tuple[Array, Array]:
-        """L1 and squared Hellinger distance of each pair's next states, P^t against P*."""
+        """L1 and squared Hellinger distance between P^t and P* for each state-action pair."""
         found = self._distances.get(id(model.transitions))
         if found is None:
             absolute, squared = np.zeros(self.layout.shape), np.zeros(self.layout.shape)
@@ -90,12 +97,12 @@ class Truth:
                 roots = (mine.sqrt() - theirs.sqrt()) if sp.issparse(mine) else np.sqrt(mine) - np.sqrt(theirs)
                 absolute[layer] = np.asarray(abs(mine - theirs).sum(axis=-1)).reshape(shape)
                 squared[layer] = np.asarray((roots * roots).sum(axis=-1)).reshape(shape)
-            # The transitions are kept as well, so that no other can have their id.
+            # Keeping the transitions prevents that their id is used again.
             found = self._distances[id(model.transitions)] = (model.transitions, absolute, squared)
         return found[1], found[2]
 
 
-# -- the regret's terms --------------------------------------------------------------------------------------------------
+# -- the terms of the regret ---------------------------------------------------------------------------------------------
 
 
 class ModelErrors(NamedTuple):
@@ -157,31 +164,31 @@ def regret_decomposition(
 ) -> RegretTerms:
     """The terms into which the paper's proof splits the regret, for every episode of a run (section 4.1).
 
-    Everything follows from the agent's fits and the contexts, so nothing needs to be recorded during the run. The engine goes through
-    the chain of each context once more, up to its last episode.
+    They follow from the agent's fits and the contexts, so nothing needs to be recorded during the run. The engine runs the chain of each
+    context once more, up to its last episode.
 
-    That regret = term_i + term_ii and term_ii = term_iii + term_iv are identities for any policy and any Q with V = <policy, Q>:
+    regret = term_i + term_ii and term_ii = term_iii + term_iv are identities for any policy and any Q with V = <policy, Q>:
 
-    - OPO by hand, at the theory's constants and self-tuning: all terms. Of self-tuning OPO `truncation` is by how much Q is above the
-      paper's f - b + P V, which the bound over all that is plausible raises too.
-    - E-UC3RL, RM-UCDD: all terms, with Q raised to 0. Their policy minimises Q, so term (iii) is at most 0. The episodes in which
-      RM-UCDD is forced to play each action have a regret and no estimate: their terms are NaN.
-    - greedy, epsilon-greedy: Q and V of the played policy in the fitted model; bonus and truncation are 0, and term (iii) of greedy
-      at most 0. They keep no history, so the run's own result is needed.
-    - all others have no estimate V^t, and the terms are undefined: refused.
+    - OPO, with given parameters, with the theory's constants, and self-tuning: all terms. For self-tuning OPO `truncation` is the amount by
+      which Q exceeds the paper's f - b + P V; there, Q is raised to its lower bound over all plausible models, not only to 0.
+    - E-UC3RL, RM-UCDD: all terms, with Q raised to 0. Their policy minimises Q, so term (iii) is at most 0. In the episodes in which
+      RM-UCDD has to play each action there is a regret but no estimate, and the terms are NaN.
+    - greedy, epsilon-greedy: Q and V of the played policy in the fitted model. Bonus and truncation are 0, and term (iii) of greedy is at
+      most 0. These agents keep no history, so `run` must be the run's own result.
+    - All others have no estimate V^t, so their terms are undefined, and the agent is refused.
 
     Parameters
     ----------
     cmdp : ContextualMDP
     agent : ChainAgent or Greedy
-        As the run left it, or later.
+        In its state at the end of the run, or later.
     run : SimulationResult, or iterable of contexts
-        What `simulate` gave; or the contexts of the agent's episodes, from its first one on.
+        The result of `simulate`, or the contexts of the agent's episodes, beginning with its first.
     expected : bool
-        In expectation over the contexts of `cmdp`, as the paper's terms are, instead of at the contexts that were played. They must be
-        listed, with their probabilities; the work is that of all contexts in all episodes.
+        Compute the terms in expectation over the contexts of `cmdp`, as in the paper, instead of at the contexts that were played. `cmdp`
+        must list its contexts with their probabilities; all contexts are evaluated in all episodes.
     progress : bool, optional
-        A bar. Default: on a terminal and in a notebook, once two seconds have passed.
+        Show a bar. Default: on a terminal and in a notebook, once two seconds have passed.
 
     Returns
     -------
@@ -190,14 +197,14 @@ def regret_decomposition(
     Raises
     ------
     OpoError
-        An agent whose terms are undefined; it has played fewer episodes, or the run is another agent's: its values are not those of
-        this agent's policies; contexts that are not listed.
+        The terms of the agent are undefined; it has played fewer episodes than `run`, or its policies do not have the values of `run`, so
+        that another agent played it; or `expected` is set and `cmdp` does not list its contexts.
     """
     check_terms(cmdp, agent)
     contexts, first = contexts_of(run), run.first if isinstance(run, SimulationResult) else 0
     if first + len(contexts) > agent.episode:
         raise OpoError(
-            f"run ends at episode {first + len(contexts)}: the agent that played it is needed, this one has observed {agent.episode}"
+            f"run ends at episode {first + len(contexts)}, but this agent has only observed {agent.episode}: pass the agent that played it"
         )
     wanted, weights = _wanted(cmdp, contexts, first, as_bool(expected, "expected"))
     played = [context_key(context) for context in contexts]
@@ -207,7 +214,6 @@ def regret_decomposition(
     with bar("terms of the regret", sum(len(episodes) for _, episodes in wanted), progress) as show:
         for done, (which, t, step) in enumerate(run_steps(agent, run, wanted)):
             if which not in truths:
-                # Chains run in packs; of many contexts no more truths are kept than a pack needs.
                 truths = {which: Truth(cmdp.mdp(wanted[which][0])), **(truths if len(truths) < MOST_TRUTHS else {})}
             row = truths[which].terms(step)
             rows[t - first] += weights[which] * row
@@ -225,16 +231,13 @@ def regret_decomposition(
     return RegretTerms(total, i, ii, iii, iv, ModelErrors(*errors[:4]), ModelErrors(*errors[4:]))
 
 
-MOST_TRUTHS = 64
-
-
 def run_steps(agent: Any, run: Any, wanted: Sequence[tuple[Any, Sequence[int]]]) -> Iterator[tuple[int, int, Step]]:
-    """The steps of a run at given contexts and episodes, whatever its agent."""
+    """The steps of a run at given contexts and episodes, for all agents that have an estimate V^t."""
     return agent_steps(agent, wanted) if isinstance(agent, ChainAgent) else greedy_steps(agent, _fits(agent, run), wanted)
 
 
 def listed(cmdp: Any) -> list[tuple[Any, float]]:
-    """The contexts of positive probability, each with it, or an error."""
+    """The contexts of positive probability, each with its probability."""
     contexts, chances = listed_contexts(cmdp), getattr(cmdp, "probabilities", None)
     if contexts is None or chances is None:
         raise OpoError("cmdp does not list its contexts with their probabilities: an expectation over them needs both")
@@ -242,7 +245,7 @@ def listed(cmdp: Any) -> list[tuple[Any, float]]:
 
 
 def check_terms(cmdp: Any, agent: Any) -> None:
-    """Refuse an environment without models, and an agent whose terms are undefined."""
+    """Refuse environments without models, and agents whose terms are undefined."""
     having(cmdp, "cmdp", ("mdp", "layout"), "a ContextualMDP")
     if not isinstance(agent, (ChainAgent, Greedy)):
         kind = "an agent without an optimistic estimate V^t" if isinstance(agent, BaseAgent) else f"a {type(agent).__name__}"
@@ -250,7 +253,7 @@ def check_terms(cmdp: Any, agent: Any) -> None:
 
 
 def _wanted(cmdp: Any, contexts: Sequence[Any], first: int, expected: bool) -> tuple[list[tuple[Any, Sequence[int]]], list[float]]:
-    """Which contexts are looked at in which episodes, and their weights."""
+    """The contexts to evaluate, each with its episodes, and their weights."""
     if expected:
         pairs = listed(cmdp)
         return [(context, range(first, first + len(contexts))) for context, _ in pairs], [p for _, p in pairs]
@@ -277,12 +280,14 @@ def contexts_of(run: Any) -> list[Any]:
     if not isinstance(run, SimulationResult):
         return as_items(run, "run", "contexts", some=True)
     if not run.contexts:
-        raise OpoError("run kept no contexts, as there are more than 10,000 of them or no episodes: give the episodes' contexts themselves")
+        raise OpoError(
+            "run kept no contexts, since it has more than 10,000 of them or no episodes: pass the contexts of all episodes instead"
+        )
     return [run.contexts[number] for number in run.context_index]
 
 
 def check_same_run(run: Any, regret: Array, first: int = 0) -> None:
-    """Refuse an agent that did not play the run, from its episode `first` on; in expectation, of contexts that are listed alone."""
+    """Refuse an agent whose policies do not have the regret that the run recorded, from its episode `first` on."""
     recorded = run.regret if isinstance(run, SimulationResult) else regret
     bad = np.flatnonzero(~(np.abs(recorded - regret)[first:] <= 1e-6))
     if bad.size:

@@ -1,4 +1,4 @@
-"""What contexts are called, put into words when somebody reads it."""
+"""Labels of contexts, which are only formatted when they are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Labels", "label_of"]
 
 
 def label_of(cmdp: Any, context: Any) -> str:
-    """What the environment calls a context."""
+    """The environment's label of a context."""
     if hasattr(cmdp, "label"):
         return str(cmdp.label(context))
     labels = getattr(cmdp, "labels", ())
@@ -17,9 +17,9 @@ def label_of(cmdp: Any, context: Any) -> str:
 
 
 class Labels(Sequence[str]):
-    """The labels of contexts: a list in all respects, whose texts are made when they are first looked at.
+    """The labels of contexts, like a list, whose texts are made at the first access.
 
-    Fresh contexts are arrays mostly, and the text of an array takes longer than an episode.
+    Contexts that are new in each episode are mostly arrays, and formatting an array takes longer than an episode.
     """
 
     def __init__(self, cmdp: Any, contexts: Sequence[Any]) -> None:

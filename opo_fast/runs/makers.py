@@ -1,4 +1,4 @@
-"""Agents that a function of the user's makes, one for each seed."""
+"""Agents from a user's function ``make(seed)``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Maker"]
 
 
 class Maker:
-    """Calls ``make(seed)``, and refuses an agent that it gave before.
+    """Calls ``make(seed)``, and refuses an agent that it has returned before.
 
     Parameters
     ----------
     make : callable
     name : str
-        How an error names it.
+        Name of the function in error messages.
     """
 
     def __init__(self, make: Callable[[int], Any], name: str) -> None:
@@ -35,17 +35,17 @@ class Maker:
                 f"{name} cannot be called with a seed ({error}): a callable {name}(seed), such as lambda seed: ..., is needed"
             ) from None
         except ValueError:
-            pass  # Some callables of other languages have no signature.
+            pass  # Some built-in callables have no signature.
         self._given: list[weakref.ref[Any]] = []
 
     def __call__(self, seed: int) -> Any:
         agent = self._make(seed)
-        having(agent, f"what {self._name}({shown(seed)}) gives", ("policy", "observe"), "an Agent")
+        having(agent, f"the result of {self._name}({shown(seed)})", ("policy", "observe"), "an Agent")
         if any(earlier() is agent for earlier in self._given):
             raise OpoError(
-                f"{self._name}({shown(seed)}) gives the {type(agent).__name__} that it gave before, with what that has learned: it has to "
-                "make a new agent each time"
+                f"{self._name}({shown(seed)}) returns the same {type(agent).__name__} as before, which has already learned: it must make "
+                "a new agent each time"
             )
-        with contextlib.suppress(TypeError):  # of a class with slots and no weak references
+        with contextlib.suppress(TypeError):  # Classes with slots may not support weak references.
             self._given.append(weakref.ref(agent))
         return agent

@@ -1,4 +1,4 @@
-"""Pictures (extra `plot`)."""
+"""Plots of regret curves, and what all plots of the package share (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ __all__ = [
 ]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, which people with any colour vision can tell apart."""
+"""Okabe and Ito's colours, which remain distinct with any colour vision."""
 LINES = ("-", "--", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)))
-"""So that curves on top of each other show, in grey too."""
+"""Line styles, so that curves that overlap or are printed in grey remain distinct."""
 DECADES = 1e-4
-"""Part of the greatest value at which a logarithmic axis begins: what is below is 0 up to rounding for the eye."""
+"""A logarithmic axis begins at this share of its greatest value, or above."""
 SMOOTH = 50
-"""Part of a run over which the regret of an episode is averaged."""
+"""The running mean of the regret is over this fraction of a run: 1 / SMOOTH."""
 
 
 def missing_matplotlib() -> str | None:
-    """What to do where matplotlib is not installed; None where it is."""
+    """How to install matplotlib; None if it is installed."""
     try:
         import matplotlib.backends.backend_agg
         import matplotlib.figure  # noqa: F401
@@ -50,7 +50,7 @@ def missing_matplotlib() -> str | None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure that no window system needs to know of."""
+    """A figure that needs no window system."""
     missing = missing_matplotlib()
     if missing:
         raise OpoError(missing)
@@ -63,13 +63,13 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def lighten(axes: Any) -> None:
-    """Only the lines that help to read a curve."""
+    """Remove the frame's top and right side, and add light horizontal grid lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Write a figure, whole or not at all; the ending of `path` names the format."""
+    """Write a figure atomically; the ending of `path` determines the format."""
     name = as_path(path)
     ending = os.path.splitext(name)[1][1:].lower()
     known = sorted(figure.canvas.get_supported_filetypes())
@@ -82,7 +82,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def show_in_notebook(axes: Any) -> None:
-    """Let a notebook show the whole picture where it is given the axes: a figure without a window system is not shown by itself."""
+    """Make a notebook show the whole figure for these axes; figures without a window system are not shown by default."""
 
     def png() -> bytes:
         data = io.BytesIO()
@@ -101,23 +101,23 @@ def regret_curves(
     log: bool = False,
     beside: bool = True,
 ) -> Any:
-    """Mean cumulative regret of each label over its runs, and beside it the regret of an episode.
+    """Plot the mean cumulative regret of each label over its runs, and in a second panel the regret per episode.
 
-    With several runs there is the span of the middle 80 % of them; where they fall into two groups, which a mean and a span hide, each run
-    is a thin line instead. The dotted line is what the uniform policy would have had in the first label's runs, where no label is that; the
-    axes are made for the learners, so that it may leave the picture.
+    If a label has several runs, a band shows the middle 80 % of them. If they fall into two groups, which mean and band would hide, each
+    run is a thin line instead. The dotted line is the regret of the uniform policy in the first label's runs; it is left out if a label is
+    that policy. The axes are scaled for the learners, so the dotted line may leave the plot.
 
     Parameters
     ----------
     results : mapping from labels to sequences of SimulationResult
     path : path, optional
     axes : matplotlib Axes, optional
-        Draw the cumulative regret there, and nothing beside it.
+        Draw the cumulative regret into these axes, without a second panel.
     title : str, optional
     log : bool
-        Logarithmic axes, in which growth T^b is a line of slope b.
+        Logarithmic axes, on which growth T^b is a line of slope b.
     beside : bool
-        Draw the regret of an episode too: a running mean over a fiftieth of the run.
+        Whether to draw the second panel, a running mean of the regret over a fiftieth of the run.
 
     Returns
     -------
@@ -155,24 +155,24 @@ def regret_curves(
 
 
 def _least(axes: Any) -> float:
-    """The least number above 0 that the curves have."""
+    """The smallest positive value of the curves."""
     drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
     return float(drawn[drawn > 0].min(initial=np.inf)) if (drawn > 0).any() else 0.0
 
 
 def legend_below(axes: Any, title: str, *, across: bool = False) -> None:
-    """The legend below the axes, or below a figure `across` all its panels, whose width it then leaves alone."""
+    """Add a legend below the axes; with `across`, below the whole figure, so that the panels keep their width."""
     curves, labels = axes.get_legend_handles_labels()
-    told = {"frameon": False, "alignment": "left", "fontsize": 8, "title": title, "title_fontsize": 8, "handlelength": 3.2}
-    told["ncols"] = 2 if across or max(map(len, labels), default=0) < 28 else 1
+    options = {"frameon": False, "alignment": "left", "fontsize": 8, "title": title, "title_fontsize": 8, "handlelength": 3.2}
+    options["ncols"] = 2 if across or max(map(len, labels), default=0) < 28 else 1
     if across:
-        axes.figure.legend(curves, labels, loc="outside lower left", **told)
+        axes.figure.legend(curves, labels, loc="outside lower left", **options)
     else:
-        axes.legend(curves, labels, loc="upper left", bbox_to_anchor=(0.0, -0.2), **told)
+        axes.legend(curves, labels, loc="upper left", bbox_to_anchor=(0.0, -0.2), **options)
 
 
 def _draw(axes: Any, results: Mapping[str, Sequence[SimulationResult]], *, smoothed: bool) -> tuple[float, float]:
-    """Draw the curves; returns the least and the greatest value of the learners."""
+    """Draw the curves; returns the smallest and the largest value of the learners."""
     top = low = 0.0
     learners = 0
     for i, (label, runs) in enumerate(results.items()):
@@ -212,21 +212,21 @@ def _curves(regrets: Sequence[Any], smoothed: bool) -> tuple[Any, Any]:
 
 
 def two_groups(values: Any) -> bool:
-    """Whether at least five numbers fall into two groups: one gap between neighbours is more than half of their range."""
+    """Whether at least five numbers fall into two groups: one gap between neighbours is more than half the range."""
     gaps = np.diff(np.sort(values))
     return len(values) >= 5 and gaps.sum() > 0 and bool(gaps.max() > 0.5 * gaps.sum())
 
 
 def _legend(label: str, run: SimulationResult) -> str:
-    """A label with the settings that the run says it had."""
+    """A label with the settings of its run."""
     options = run.settings.get("options") or {}
-    # A label such as opo:bonus_scale=1e-5 says it already.
+    # Labels such as opo:bonus_scale=1e-5 already contain a setting.
     told = [f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items() if key != "backend" and f"{key}=" not in label]
     return plain(f"{label} ({', '.join(told)})" if told else label)
 
 
 def _seeds(results: Mapping[str, Sequence[SimulationResult]]) -> str:
-    """What curves and bands stand for."""
+    """The title of the legend: what curves and bands show."""
     counts = sorted({len(runs) for runs in results.values()})
     if counts == [1]:
         seeds = {run.settings["seed"] for runs in results.values() for run in runs}

@@ -1,4 +1,4 @@
-"""A policy as people read it: one row per reached state and action, by name, with occupancy, value and Q."""
+"""A policy as a table: one row per reached state and action, with their names, occupancy, value and Q."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from ..errors import OpoError
 from ..model.layered import LayeredMDP
 from ..model.names import Names
 from ..model.operations import check_policy, evaluate, occupancy
+from .labels import label_of
 
 __all__ = ["PolicyRow", "PolicyTable", "ShownTable", "policy_table"]
 
 Array = npt.NDArray[Any]
 SHOWN = 40
-"""Rows that a printed table has."""
+"""At most so many rows are printed."""
 DRAWN_STATES = 100
-"""States that a picture has."""
-ONLY = "only: the state allows no other action, as absorbing states do; what that one is called means nothing there"
+"""At most so many states are plotted."""
+ONLY = "only: the state (an absorbing one, say) allows a single action, whose name has no meaning there"
 DRAWN = "stage 0 draws the first state and decides nothing: stage h is step h of an episode, counted from 1"
 
 
 class PolicyRow(NamedTuple):
-    """A state and an action of a policy.
+    """One state-action pair of a policy.
 
-    ``state`` counts inside the layer ``stage``; both begin at 0. ``reached`` is the probability that an episode comes to the state,
-    ``occupancy`` that it also plays the action. ``value`` (V) and ``q`` (Q) are expected sums of losses from here to the end.
+    ``stage`` is the layer and ``state`` the number of the state within it; both begin at 0. ``reached`` is the probability that an episode
+    visits the state, and ``occupancy`` that it also takes the action. ``value`` (V) and ``q`` (Q) are expected sums of losses from here to
+    the end.
     """
 
     stage: int
@@ -51,13 +53,18 @@ class PolicyRow(NamedTuple):
 
 
 class ShownTable(NamedTuple):
-    """A policy table as it is printed: title, headings, rows of texts, the number of states that are left out, and notes."""
+    """The texts of a printed policy table: title, headings, rows, the number of states that are left out, and notes."""
 
     title: str
     heads: list[str]
     rows: list[list[str]]
     more: int
     notes: list[str]
+
+    @property
+    def below(self) -> list[str]:
+        """The lines below the table."""
+        return [*([f"... {self.more} more states"] if self.more else []), *self.notes]
 
 
 class PolicyTable:
@@ -66,15 +73,15 @@ class PolicyTable:
     Parameters
     ----------
     mdp : LayeredMDP
-        The model that occupancy, value and Q are of: fitted, or true.
+        The model, fitted or true, in which occupancy, value and Q are computed.
     policy : array_like, shape (n_states, A)
     names : Names, optional
     label : str
-        What the context means.
+        The label of the context.
     model : str
-        What the model is, for the heading.
+        What the heading calls the model.
     reached_only : bool
-        Leave out states that the policy does not come to.
+        Leave out states that the policy does not reach.
 
     Attributes
     ----------
@@ -118,15 +125,15 @@ class PolicyTable:
         return PolicyRow(*layout.local(s), self.names.state(layout, s), a, self.names.action(a), *map(float, numbers))
 
     def best(self) -> list[PolicyRow]:
-        """The likeliest action of each state, of equals the lowest."""
+        """The likeliest action of each state; the lowest number if several are equally likely."""
         return [self._row(s, self._likeliest(s)) for s in self.states.tolist()]
 
     def _likeliest(self, s: int) -> int:
         mask = self.mdp.action_mask
         return int(self.policy[s].argmax()) if mask is None else int(np.where(mask[s], self.policy[s], -1.0).argmax())
 
-    def _decides(self, s: int) -> str:
-        """ "" where a state has a choice, "drawn" in a first layer that draws the first state, "only" where one action is allowed."""
+    def _kind(self, s: int) -> str:
+        """Why a state has no choice: "drawn" in a layer that draws the first state, "only" with one allowed action; else ""."""
         mask = self.mdp.action_mask
         if s == 0 and self.names.start_layer:
             return "drawn"
@@ -153,7 +160,7 @@ class PolicyTable:
         return pandas.DataFrame(self.to_columns())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows with a heading line, numbers to the last bit."""
+        """Write the rows as CSV with a heading line; floats are written exactly."""
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(PolicyRow._fields)
@@ -162,12 +169,12 @@ class PolicyTable:
             file.write(text.getvalue().encode())
 
     def shown(self, most: int = SHOWN) -> ShownTable:
-        """What a printed table has: the likeliest action of each state, likeliest states first within a stage.
+        """The printed table: the likeliest action of each state, with the likeliest states first within a stage.
 
         Parameters
         ----------
         most : int
-            Of states, at least 1.
+            The largest number of states to show, at least 1.
         """
         most = as_integer(most, "most", least=1)
         layout = self.mdp.layout
@@ -175,7 +182,7 @@ class PolicyTable:
         order = self.states[np.lexsort((self.states, -self.reached[self.states], stages))][:most].tolist()
         rows, told = [], set()
         for s in order:
-            r, kind = self._row(s, self._likeliest(s)), self._decides(s)
+            r, kind = self._row(s, self._likeliest(s)), self._kind(s)
             told.add(kind)
             reached, probability, q, value = (figure(x, ".3f") for x in (r.reached, r.probability, r.q, r.value))
             action, chance = ("-", "-") if kind == "drawn" else (printable(r.action_name), kind or probability)
@@ -184,29 +191,29 @@ class PolicyTable:
         return ShownTable(self.title, ["stage", "state", "reached", "action", "prob.", "Q", "V"], rows, len(self.states) - len(rows), notes)
 
     def __str__(self) -> str:
-        title, heads, rows, more, notes = self.shown()
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        shown = self.shown()
+        widths = [max(map(len, column)) for column in zip(shown.heads, *shown.rows, strict=True)]
         lines = [
             "  ".join(cell.ljust(w) if i in (1, 3) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-            for row in (heads, *rows)
+            for row in (shown.heads, *shown.rows)
         ]
-        return "\n".join([printable(title), *(line.rstrip() for line in lines), *([f"... {more} more states"] if more else []), *notes])
+        return "\n".join([printable(shown.title), *(line.rstrip() for line in lines), *shown.below])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        title, heads, rows, more, notes = self.shown()
-        return html_table(title, heads, rows, *([f"... {more} more states"] if more else []), *notes)
+        shown = self.shown()
+        return html_table(shown.title, shown.heads, shown.rows, *shown.below)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, stage: int | None = None) -> Any:
         """A heat map of the probabilities of actions in the reached states (extra `plot`); returns the matplotlib Axes.
 
-        Of more than 100 states the likeliest are drawn, and the title says so.
+        If there are more than 100 states, only the likeliest are drawn, and the title says so.
 
         Parameters
         ----------
         path : path, optional
-            Write the picture there; its ending names the format.
+            Write the plot to this file; its ending determines the format.
         stage : int, optional
             Only the states of this layer.
         """
@@ -244,21 +251,21 @@ class PolicyTable:
 def policy_table(
     agent: Any, context: Any, env: Any = None, *, names: Names | None = None, true_model: bool = False, reached_only: bool = True
 ) -> PolicyTable:
-    """What an agent would do at a context.
+    """The policy that an agent would play at a context, as a table.
 
     Parameters
     ----------
     agent : Agent or LearnedPolicy
     context : hashable or ndarray
     env : Environment, optional
-        Gives names of contexts, states and actions, and the true model.
+        Gives the names of contexts, states and actions, and the true model.
     names : Names, optional
-        In place of those of the environment, and of the agent where the environment has none.
+        Default: the names of the environment, or of the agent if the environment has none.
     true_model : bool
-        Occupancy, value and Q of the true model of `env`. Default: of the agent's fitted model; of the true one where the agent
+        Compute occupancy, value and Q in the true model of `env`. Default: in the agent's fitted model, or in the true one if the agent
         fits none.
     reached_only : bool
-        Leave out states that the policy does not come to.
+        Leave out states that the policy does not reach.
 
     Returns
     -------
@@ -267,8 +274,12 @@ def policy_table(
     Raises
     ------
     OpoError
-        A context that is none of those that the environment lists. One that the agent never observed is a warning; contexts that are
-        numbers or vectors are not looked at.
+        The environment lists its contexts, and `context` is not one of them.
+
+    Warns
+    -----
+    UserWarning
+        The agent never observed the context. Contexts that are numbers or vectors are not checked.
     """
     agent = getattr(agent, "agent", agent)
     having(agent, "agent", ("policy",), "an Agent")
@@ -283,14 +294,12 @@ def policy_table(
         agent.check_context(context)
     mdp = agent.model(agent.fits, context) if fitted else env.mdp(context)
     known = names or _known(agent, env)
-    label = str(env.label(context)) if hasattr(env, "label") else str(context)
-    return PolicyTable(
-        mdp, agent.policy(context), names=known, label=label, model="fitted" if fitted else "true", reached_only=reached_only
-    )
+    label, model = label_of(env, context), "fitted" if fitted else "true"
+    return PolicyTable(mdp, agent.policy(context), names=known, label=label, model=model, reached_only=reached_only)
 
 
 def _known(agent: Any, env: Any) -> Names:
-    """The names of the environment, and those of the agent where it has none."""
+    """The names of the environment; states or actions that it does not name have the agent's names."""
     mine = Names.of(agent)
     if env is None:
         return mine

@@ -1,4 +1,4 @@
-"""What a run recorded: one entry per episode, and what a table or a picture says of it."""
+"""The result of a run: what it recorded in each episode, as arrays, tables and plots."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Array = npt.NDArray[Any]
 
 _FORMAT = "opo_fast.SimulationResult"
 CONTEXTS_SHOWN = 20
-"""Contexts that a table of a result has a line for: in a notebook, and where they are continuous."""
+"""Contexts that the table of a result lists one by one, in a notebook or if they are continuous."""
 
 
 class ContextSummary(NamedTuple):
     """One line of `SimulationResult.summary`: a context, or all of them.
 
-    The values and the share of the gap are means over the last episodes, the regret is that of the whole run. Where the
-    environment gave samples alone, ``learned`` is the mean of the observed losses, and the rest is NaN.
+    The values and the share of the gap are means over the last episodes, and the regret is that of the whole run. If the environment only
+    gave samples, ``learned`` is the mean of the observed losses, and the other numbers are NaN.
     """
 
     label: str
@@ -46,49 +46,47 @@ class ContextSummary(NamedTuple):
 
 
 class SimulationResult:
-    """What a run of `simulate` recorded, one entry per episode.
+    """What a run of `simulate` recorded, with one entry per episode.
 
     Attributes
     ----------
     value, optimal_value, uniform_value : ndarray, shape (T,)
-        V(s_1) at the episode's context of the policy played, of the optimum and of the uniform policy, exact on the
-        true model.
+        V(s_1) of the played policy, the optimum and the uniform policy in the true model of the episode's context; exact.
     regret, cumulative_regret : ndarray, shape (T,)
         value - optimal_value, and its running sum (paper, section 2.2).
     observed_loss : ndarray, shape (T,)
         Sum of the observed losses.
     saturation : ndarray, shape (T,)
-        Share of the bonuses at their cap behind the episode's policy; NaN for agents without bonuses.
+        Share of the bonuses at their cap, among those that determine the episode's policy; NaN for agents without bonuses.
     truncated, truncated_played : ndarray, shape (T,)
-        Share of the pairs whose optimistic estimate is below 0 before it is raised to 0: their bonuses hide the differences
-        between actions; and the same weighted by what the played policy visits. Looked at in the first 32 episodes, then 16 times
-        while their number doubles, else NaN.
+        Share of the state-action pairs whose optimistic estimate was negative and was raised to 0, so that the bonuses hide the
+        differences between actions; and the same weighted by the occupancy of the played policy. Computed in the first 32 episodes and
+        then 16 times per doubling of their number; NaN in the others.
     vacuous_bonuses : ndarray, shape (T,)
-        Share of the pairs whose bonus is at least the greatest loss-to-go, so that it says nothing; in the same episodes.
+        Share of the state-action pairs whose bonus is at least the greatest loss-to-go, in the same episodes.
     plausible_losses, plausible_dynamics : ndarray, shape (T,)
-        Numbers of candidates that were plausible in the last step behind the episode's policy; NaN where no sets are kept.
+        Numbers of plausible candidates in the last step of the chain for the episode's policy; NaN if no plausible sets are kept.
     hedge_bound : ndarray, shape (T,)
-        Bound on term (iii) of the regret so far at the episode's context, twice AdaHedge's sums of mixability gaps.
+        Bound on term (iii) of the regret so far at the episode's context: twice AdaHedge's sums of mixability gaps.
     held_out_squared_error, held_out_log_loss : ndarray, shape (T,)
-        Sum over the episode's steps of (f(s_h, a_h) - l_h)^2 and of -log P(s_{h+1} | s_h, a_h) under the fits from before
-        the episode, which have not seen it; NaN for agents without oracles, infinite where a fit excludes what happened.
+        Sum over the episode's steps of (f(s_h, a_h) - l_h)^2 and of -log P(s_{h+1} | s_h, a_h) under the fits from before the episode,
+        which have not seen it. NaN for agents without oracles, infinite if a fit gives the observed step probability 0.
     true_squared_error, true_log_loss : ndarray, shape (T,)
-        The same under the true model. The excess over these tends to 0 for a class that holds the truth, and does not
-        for one that does not.
+        The same under the true model. The excess over it tends to 0 if the class contains the truth, and does not otherwise.
     context_index : ndarray of int64, shape (T,)
         Number of the episode's context in order of first appearance; `contexts` lists them.
     loss_fit, dynamics_fit : ndarray of int64, shape (T,)
-        The oracles' fits after the episode, for classes that number them; -1 elsewhere.
+        The oracles' fits after the episode, if the classes number them; otherwise -1.
     contexts : list
-        The distinct contexts; empty where there are more than 10,000.
+        The distinct contexts; empty if there are more than 10,000.
     many : ManyContexts or None
-        What is known of more than 10,000 contexts: what tells them apart, and their coordinates where they are numbers or vectors.
+        For more than 10,000 contexts: a digest of each, and its coordinates if the contexts are numbers or vectors.
     settings : dict
-        Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: what each of `contexts` means.
+        Environment, agent, seed, seconds, whether the run was interrupted, and ``labels``: a label for each of `contexts`.
     log : TrajectoryLog or None
-        The trajectories, where `simulate` was told to keep them; a result that was saved and loaded has none.
+        The trajectories, if `simulate` was told to keep them; they are not saved.
     terms : RegretTerms or None
-        The terms of the paper's proof, where `simulate` was told to add them (`opo_fast.analysis.RegretTerms`); not saved either.
+        The terms of the paper's proof, if `simulate` was told to add them (`opo_fast.analysis.RegretTerms`); they are not saved.
     """
 
     log: TrajectoryLog | None = None
@@ -130,12 +128,12 @@ class SimulationResult:
 
     @property
     def exact(self) -> bool:
-        """Whether values and regret are those of a known model; NaN where the environment gave samples alone."""
+        """Whether values and regret are known; they are NaN if the environment only gave samples."""
         return bool(self.settings.get("exact", True))
 
     @property
     def first(self) -> int:
-        """Episodes that the agent had observed before this run."""
+        """Number of episodes that the agent had observed before this run."""
         return int(self.settings.get("first_episode", 0))
 
     @property
@@ -155,14 +153,14 @@ class SimulationResult:
     def summary(self, last: float = 0.1) -> list[ContextSummary]:
         """How well each context was learned, and a last line "all" for the whole run.
 
-        Numbered contexts come in their order, others in that of their first appearance. Where they are too many to be listed, or more than
-        20 that are `continuous`, there is a line for those that came as often: once, 2 to 9 times, 10 to 99 times, and so on;
-        `summary_by_quarter` has lines by their coordinates.
+        Contexts that are whole numbers are sorted, others come in order of first appearance. If there are more than 10,000 contexts, or
+        more than 20 `continuous` ones, contexts that came equally often share a line: once, 2 to 9 times, 10 to 99 times, and so on;
+        `summary_by_quarter` groups them by their coordinates instead.
 
         Parameters
         ----------
         last : float
-            Share of the episodes, counted from the end, that stands for what was learned; above 0 and at most 1.
+            The values are means over this share of the episodes, counted from the end; above 0 and at most 1.
         """
         tail = self._tail(last)
         if self.episodes and (not self.contexts or (self.continuous and self.distinct > CONTEXTS_SHOWN)):
@@ -174,7 +172,7 @@ class SimulationResult:
         return [*lines, self._line("all", np.ones(self.episodes, bool), tail)]
 
     def _summary_by_visits(self, tail: Array) -> list[ContextSummary]:
-        """A line for the contexts that came once, one for those that came 2 to 9 times, and so on; and the line "all"."""
+        """One line for the contexts that came once, one for those that came 2 to 9 times, and so on; and the line "all"."""
         visits = np.bincount(self.context_index)
         digits = np.where(visits == 1, 0, np.floor(np.log10(np.maximum(visits, 1))).astype(np.int64) + 1)
         lines = []
@@ -191,16 +189,16 @@ class SimulationResult:
 
     @property
     def continuous(self) -> bool:
-        """Whether the contexts are numbers or vectors of numbers that hardly return, or that are too many to be listed."""
+        """Whether the contexts are floats or vectors that rarely repeat, or more than 10,000 numbers or vectors."""
         if self.many is not None:
             return self.many.points is not None
         few = 2 * len(self.contexts) <= self.episodes
         return bool(self.contexts) and not few and all(_numeric(context) for context in self.contexts)
 
     def summary_by_quarter(self, last: float = 0.1, *, most: int = 3) -> list[ContextSummary]:
-        """As `summary`, for continuous contexts: a line for each quarter of their first `most` coordinates, and the line "all".
+        """As `summary`, for continuous contexts: a line for each quarter of each of the first `most` coordinates, and the line "all".
 
-        The quarters are those of the distinct contexts; a context on a border is in the lower one.
+        The quartiles are those of the distinct contexts; a context on a quartile is in the lower quarter.
         """
         points = self._points()
         tail, lines = self._tail(last), []
@@ -215,15 +213,15 @@ class SimulationResult:
 
     def _points(self) -> Array:
         """The coordinates of the distinct contexts, at most 8 each."""
-        told = None if self.many is None else self.many.points
+        points = None if self.many is None else self.many.points
         if self.many is None and self.contexts and all(_numeric(context) for context in self.contexts):
-            told = Seen(self.contexts).many().points
-        if told is None:
-            raise OpoError("the contexts are not numbers, or vectors of one length: summary() is for them")
-        return told
+            points = Seen(self.contexts).many().points
+        if points is None:
+            raise OpoError("the contexts are not numbers, or vectors of one length: use summary() instead")
+        return points
 
     def _tail(self, last: float) -> Array:
-        """Which episodes stand for what was learned."""
+        """A mask of the last episodes, over which the values are averaged."""
         last = as_number(last, "last", least=0.0, most=1.0)
         if last == 0:
             raise OpoError("last is 0.0: a number above 0 is needed")
@@ -239,23 +237,23 @@ class SimulationResult:
         return ContextSummary(label, int(mine.sum()), learned, uniform, optimum, float(self.regret[mine].sum()), share)
 
     def join(self, later: SimulationResult) -> SimulationResult:
-        """This run and the one that goes on from it as one; also ``self + later``.
+        """This run and its continuation as one result; also ``self + later``.
 
         Raises
         ------
         OpoError
-            `later` is another run, or does not begin where this one ends; or one of them is from the file of an older version and has
+            `later` belongs to another run, or does not begin where this one ends; or one of them was saved by an older version and has
             more than 10,000 contexts.
         """
         if not isinstance(later, SimulationResult):
             raise OpoError(f"later is a {type(later).__name__}: an opo_fast.SimulationResult is needed")
         for name in ("environment", "agent", "seed"):
             if later.settings[name] != self.settings[name]:
-                raise OpoError(f"later has {name} {later.settings[name]!r}: {self.settings[name]!r}, as this run, is needed")
+                raise OpoError(f"later has {name} {later.settings[name]!r}: {self.settings[name]!r}, as in this run, is needed")
         end = self.first + self.episodes
         if later.first != end:
             raise OpoError(f"later begins at episode {later.first}: {end}, where this run ends, is needed")
-        many, numbers = joined(self._many(), later._many())
+        many, numbers = joined(self._distinct_contexts(), later._distinct_contexts())
         contexts, labels = [*self.contexts], [*self.settings["labels"]]
         if len(many.digests) > LISTED:
             contexts, labels = [], []
@@ -275,12 +273,12 @@ class SimulationResult:
         }
         return SimulationResult(columns, contexts, settings, None if contexts or not many.digests.size else many)
 
-    def _many(self) -> ManyContexts:
-        """The contexts of a run, as those of one with many."""
+    def _distinct_contexts(self) -> ManyContexts:
+        """The distinct contexts as digests, however many they are."""
         if self.many is None and self.episodes and not self.contexts:
             raise OpoError(
-                "a result of more than 10,000 contexts that an older version wrote does not tell them apart: simulate(..., resume=...) "
-                "gives one result"
+                "a result with more than 10,000 contexts that an older version wrote does not say which of them are equal: go on with "
+                "simulate(..., resume=...), which gives one result"
             )
         return Seen(self.contexts).many() if self.many is None else self.many
 
@@ -288,7 +286,7 @@ class SimulationResult:
         return self.join(later)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result to `path` as npz (no pickle). Contexts that a file cannot hold are kept as their repr."""
+        """Write the result to `path` as npz (no pickle). Contexts of types that cannot be saved are replaced by their repr."""
         contexts = [context if holds(context) else repr(context) for context in self.contexts]
         columns = {name: getattr(self, name) for name in COLUMNS}
         settings = {**self.settings, "labels": list(self.settings["labels"])}
@@ -304,7 +302,7 @@ class SimulationResult:
         Raises
         ------
         OpoError
-            No such file, or one that is damaged or does not hold what a result holds.
+            There is no such file, or it is damaged or not a result.
         """
         what = "a result that SimulationResult.save wrote"
         state = read_state(path, what)
@@ -312,18 +310,18 @@ class SimulationResult:
             return cls(*_checked(state))
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, axes: Any = None, log: bool = False, beside: bool = True) -> Any:
-        """Cumulative regret over episodes, that of the uniform policy, and beside it the regret of an episode.
+        """Plot the cumulative regret of the agent and of the uniform policy, and in a second panel the regret per episode.
 
         Parameters
         ----------
         path : path, optional
-            Write the picture there; its ending names the format.
+            Write the plot to this file; its ending determines the format.
         axes : matplotlib Axes, optional
-            Draw the cumulative regret there instead of in a new figure.
+            Draw the cumulative regret into these axes instead of a new figure.
         log : bool
             Logarithmic axes.
         beside : bool
-            Draw the regret of an episode too, as a running mean.
+            Whether to draw the second panel, a running mean of the regret per episode.
 
         Returns
         -------
@@ -332,17 +330,17 @@ class SimulationResult:
         from .plots import regret_curves
 
         if not self.exact:
-            raise OpoError("the environment gave samples alone, so the regret is not known: result.observed_loss is what there is")
+            raise OpoError("the environment only gave samples, so the regret is not known: use result.observed_loss instead")
         return regret_curves({self.settings["agent"]: [self]}, path, axes=axes, log=log, beside=beside)
 
     def __repr__(self) -> str:
         said = f"regret {float(self.cumulative_regret[-1]) if self.episodes else 0.0:.4g}"
         if not self.exact:
-            said = f"observed loss {float(self.observed_loss.sum()):.4g}, regret unknown (samples alone)"
+            said = f"observed loss {float(self.observed_loss.sum()):.4g}, regret unknown (only samples)"
         return f"<SimulationResult {self.settings['agent']} on {self.settings['environment']}: {self.episodes} episodes, {said}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: `summary`, of many contexts the first and the line "all"."""
+        """For notebooks: `summary`, with at most 20 lines."""
         lines = self.summary()
         shown = lines if len(lines) <= CONTEXTS_SHOWN else [*lines[: CONTEXTS_SHOWN - 1], lines[-1]]
         heads = ["context", "episodes", "learned", "uniform", "optimum", "regret", "gap closed"]
@@ -355,12 +353,12 @@ class SimulationResult:
 
 
 def _numeric(context: Any) -> bool:
-    """Whether a listed context is a number or a vector; whole numbers are names there."""
+    """Whether a context is a float or a vector; whole numbers count as names."""
     return not isinstance(context, (int, np.integer)) and coordinates(context) is not None
 
 
 def _share(regret: Array, gap: Array) -> float:
-    """1 - sum(regret) / sum(gap); NaN where the uniform policy is optimal up to rounding."""
+    """1 - sum(regret) / sum(gap); NaN if the uniform policy is optimal up to rounding."""
     return float(1 - regret.sum() / gap.sum()) if gap.size and gap.mean() > 1e-12 else float("nan")
 
 
@@ -376,7 +374,7 @@ _KINDS: dict[str, Any] = {
 
 
 def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[str, Any], ManyContexts | None]:
-    """What `SimulationResult` takes, from a state, or an error that names what is wrong."""
+    """The arguments of `SimulationResult` from a saved state, checked."""
     if (state.get("format"), state.get("version")) != (_FORMAT, 2):
         raise OpoError(f"its format is {state.get('format')!r}, version {state.get('version')!r}: {_FORMAT!r}, version 2, is needed")
     columns, contexts, settings = (state.get(name) for name in ("columns", "contexts", "settings"))

@@ -1,4 +1,4 @@
-"""Runs that are saved on the way."""
+"""Saving of runs while they are played."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Saver"]
 
 SAVE_SECONDS = 30.0
-"""Between two savings of a run; longer where a saving takes longer than a twentieth of that."""
+"""Seconds between two saves; more if a save takes so long that saving would take more than a twentieth of the time."""
 
 
 class Saver:
@@ -26,7 +26,7 @@ class Saver:
     def __init__(self, run: Simulation, path: str | os.PathLike[str] | None) -> None:
         self.run, self.path = run, path
         if path is not None:
-            # What cannot be saved is refused before the first episode.
+            # An agent that cannot be saved is refused before the first episode.
             run.state()
             folder = os.path.dirname(os.path.abspath(as_path(path, "save")))
             if not os.access(folder, os.W_OK | os.X_OK):
@@ -35,7 +35,7 @@ class Saver:
         self._next = time.monotonic() + SAVE_SECONDS
 
     def save(self, *, now: bool = False) -> None:
-        """Save if it is time, or in any case."""
+        """Save if it is time, or at once with `now`."""
         began = time.monotonic()
         if self.path is None or not self.run.episode or not (now or began >= self._next):
             return
@@ -46,7 +46,7 @@ class Saver:
         self._next = ended + max(SAVE_SECONDS, 20 * (ended - began))
 
     def told(self) -> None:
-        """Say what is lost where a second Ctrl-C stopped the run."""
+        """Warn about what is lost after a second Ctrl-C stopped the run."""
         done = self.run.episode
         if self.path is not None and self.saved < done:
             warnings.warn(

@@ -18,7 +18,7 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds with its bootstrap confidence interval; the interval is NaN for fewer than two seeds."""
+    """A mean over seeds with its bootstrap confidence interval, which is NaN for fewer than two seeds."""
 
     mean: float
     low: float
@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float] | Array, *, level: float = LEVEL) -> Estimate:
-    """Mean with a bias-corrected accelerated bootstrap interval; always the same resamples, so the same bits.
+    """Mean with a bias-corrected and accelerated bootstrap interval. The resamples are fixed, so equal values give equal bits.
 
     Values that are not finite are left out.
     """
@@ -53,7 +53,7 @@ def band(curves: Array, *, level: float = LEVEL) -> tuple[Array, Array, Array]:
 
 
 def _interval(data: Array, level: float, method: str) -> tuple[Array, Array]:
-    """Bootstrap interval of the mean of each column; a column of equal values is its own interval."""
+    """Bootstrap interval of the mean of each column; if all values of a column are equal, both ends are that value."""
     from scipy import stats
 
     low, high = data.mean(axis=0), data.mean(axis=0)
@@ -76,10 +76,10 @@ def _interval(data: Array, level: float, method: str) -> tuple[Array, Array]:
 
 
 def growth_exponent(episodes: Array, regret: Array, *, start: float = 0.1) -> float:
-    """b of the least-squares fit log R(t) = a + b log t over the episodes from `start` T on.
+    """b of the least-squares fit log R(t) = a + b log t over the episodes from `start` T on; NaN if R is not positive there.
 
-    1 is linear growth, 1/2 that of the theory. The points are spaced evenly in log t, so that the many late episodes do
-    not outweigh the rest. NaN where the regret is not positive there.
+    1 is linear growth, 1/2 is the theory's rate. The fit uses points that are evenly spaced in log t, so that the many late episodes do
+    not outweigh the rest.
     """
     episodes, regret = np.asarray(episodes, np.float64), np.asarray(regret, np.float64)
     if episodes.size < 3:

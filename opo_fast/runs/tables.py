@@ -1,6 +1,6 @@
-"""What is known at contexts, context by context, in arrays: the candidates of two finite classes, and the values of the true model.
+"""Arrays with one line per context: the candidates of two finite classes, and the values of two policies in the true model.
 
-What several episodes need is looked up in one indexing.
+What several episodes need is looked up with a single indexing operation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ __all__ = ["ContextTables"]
 Array = npt.NDArray[Any]
 
 ROOM = 1 << 23
-"""Bytes of what is kept for each run."""
+"""Bytes that the tables may take, for each run."""
 FIRST = 64
+"""Contexts that the tables have room for at first."""
 
 
 class ContextTables:
@@ -34,18 +35,18 @@ class ContextTables:
     Parameters
     ----------
     loss_oracle, dynamics_oracle
-        Finite oracles; what their candidates say is asked of these.
+        Finite oracles that evaluate the candidates at a context.
     runs : int
-        Number of runs that the tables are for.
+        Number of runs that share the tables.
 
     Attributes
     ----------
     most : int
-        Contexts that there is room for at once.
+        Number of contexts that fit at once.
     losses : ndarray, shape (k, n, n_rows)
-        Of the candidates.
+        Losses of the candidates at each state-action pair.
     dynamics : ndarray, shape (k, m, n_transitions)
-        Of the candidates: layer by layer, (row, next state).
+        Transition probabilities of the candidates: layer by layer, state-action pair by next state.
     best, uniform : ndarray, shape (k,)
         The values of the optimum and of the uniform policy.
     """
@@ -84,7 +85,7 @@ class ContextTables:
     uniform: Array
 
     def find(self, contexts: Sequence[Any], keys: Sequence[Hashable], mdps: Sequence[LayeredMDP], needed: set[Hashable]) -> bool:
-        """Take in contexts and their true models, and keep those that are `needed`; False where one of them is out of the ordinary."""
+        """Add contexts with their true models, and keep those whose keys are `needed`; False if one of them cannot be tabulated."""
         new = {key: (context, mdp) for key, context, mdp in zip(keys, contexts, mdps, strict=True) if key not in self.lines}
         if not new:
             return True

@@ -1,4 +1,4 @@
-"""The best setting of an agent for an environment: a search on some seeds, judged on others (extra `tune`)."""
+"""Search for the best setting of an agent in an environment, validated on other seeds (extra `tune`)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ RANGES: dict[str, tuple[float, float]] = {
     "trust_scale": (1.0, 1e6),
     "scale": (1e-3, 1.0),
 }
-"""Where settings are looked for, those of them that an agent has."""
+"""Default search ranges; an agent is tuned over those of these settings that it has."""
 SEARCH, VALIDATION = 10_000, 20_000
-"""The first seeds of the search and of the validation, apart from those from 0 on that studies and comparisons use."""
+"""The first seeds of the search and of the validation. Studies and comparisons use seeds from 0 on, so they share none."""
 EDGE = 0.05
-"""Part of a range, in its logarithm, that counts as its edge."""
+"""A value is at the edge of its range if it is within this share of the range's logarithm from an end."""
 
 
 class Trial(NamedTuple):
-    """A setting that was tried: its mean cumulative regret over the first `seeds` seeds; fewer than all where it was dropped."""
+    """A setting and its mean cumulative regret over the first `seeds` seeds, which are fewer than all if the setting was dropped."""
 
     setting: dict[str, float]
     regret: float
@@ -44,7 +44,7 @@ class Trial(NamedTuple):
 
 
 class Tuning:
-    """What `tune` found.
+    """The result of `tune`.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class Tuning:
     best : dict
         The setting with the least mean regret among those that were tried on all seeds of the search.
     trials : list of Trial
-        In the order in which they were tried.
+        All settings, in the order in which they were tried.
     edges : list of str
-        Settings whose best value is at the edge of what was tried: a better one may lie beyond.
+        Settings whose best value is at the edge of its range, so that a better one may lie outside.
     validation : Comparison
-        Labels "best" and "default" (the agent's practical setting) on seeds that the search has not seen.
+        The agents "best" and "default" (the agent's practical setting) on seeds that the search did not use.
     interrupted : bool
         Whether Ctrl-C ended the search early.
     """
@@ -68,7 +68,7 @@ class Tuning:
         self.validation, self.interrupted = validation, interrupted
 
     def difference(self) -> Estimate:
-        """Regret of the best setting less that of the default one, on the seeds of the validation."""
+        """Regret of the best setting minus that of the default one, on the seeds of the validation."""
         return self.validation.difference("best", "default")
 
     def __repr__(self) -> str:
@@ -90,10 +90,10 @@ def tune(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Tuning:
-    """Search the setting of an agent with the least cumulative regret, and judge it on seeds that did not choose it.
+    """Search for the setting of an agent with the least cumulative regret, and validate it on other seeds.
 
-    All settings see the same contexts and uniforms. Each begins with one seed; by successive halving (K. Jamieson, A. Talwalkar, AISTATS
-    2016, in its asynchronous form in Optuna) only the better third goes on to three, nine, ... seeds.
+    All settings see the same contexts and uniforms. Each is first tried on one seed; by successive halving (K. Jamieson, A. Talwalkar,
+    AISTATS 2016, in its asynchronous form in Optuna) only the better third goes on to three, nine, ... seeds.
 
     Parameters
     ----------
@@ -103,23 +103,23 @@ def tune(
     episodes : int
         T of each run.
     over : mapping, optional
-        From names of settings to a pair (low, high), searched in its logarithm, or to a list of three or more values. Default: those of
+        For the name of each setting a pair (low, high), which is searched on a logarithmic scale, or a list of values. Default: those of
         `RANGES` that the agent has.
     trials : int
-        Settings to try. Where all of `over` are lists with fewer combinations, each of them is tried once.
+        Number of settings to try. If `over` only has lists, with no more combinations than that, each combination is tried once.
     seeds, validation : int
-        Seeds of the search, and other ones for the judgement.
+        Number of seeds of the search and of the validation.
     options : mapping, optional
         Other keyword arguments of `opo_fast.agents.make`.
     seed : int
-        Of the search itself.
+        Seed of the search itself.
     progress : bool, optional
-        A bar. Default: on a terminal and in a notebook.
+        Show a bar. Default: on a terminal and in a notebook.
 
     Returns
     -------
     Tuning
-        After Ctrl-C: of the settings that were tried.
+        After Ctrl-C, with the settings that were tried.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def tune(
 
 
 def _space(agent: str, over: Mapping[str, Any] | None) -> dict[str, tuple[float, float] | list[float]]:
-    """What is searched: a pair for a range, a list for values."""
+    """The search space: a pair for each range, a list for each set of values."""
     known = registry.info(agent).options
     chosen = {name: span for name, span in RANGES.items() if name in known} if over is None else over
     instance(chosen, "over", Mapping, needed="a mapping from settings to ranges or values")
@@ -170,7 +170,7 @@ def _space(agent: str, over: Mapping[str, Any] | None) -> dict[str, tuple[float,
 
 
 class _Search:
-    """Tries settings, each on more and more seeds."""
+    """A search that tries each setting on more and more seeds."""
 
     def __init__(self, cmdp: Any, agent: str, episodes: int, seeds: int, space: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
         self.cmdp, self.agent, self.episodes, self.seeds = cmdp, agent, episodes, seeds
@@ -210,7 +210,7 @@ class _Search:
         return False
 
     def _try(self, trial: Any) -> float | None:
-        """Mean regret of a setting over all seeds; None where it is dropped before."""
+        """Mean regret of a setting over all seeds; None if it is dropped before that."""
         chosen: dict[str, float] = {
             name: trial.suggest_categorical(name, span) if isinstance(span, list) else trial.suggest_float(name, *span, log=True)
             for name, span in self.space.items()
@@ -243,7 +243,7 @@ def _optuna() -> Any:
 
 
 def _edges(best: Mapping[str, float], space: Mapping[str, Any]) -> list[str]:
-    """Which best values are at the edge of what was tried."""
+    """The settings whose best value is at the edge of its range."""
     found = []
     for name, span in space.items():
         value = best[name]

@@ -1,4 +1,4 @@
-"""Studies: a grid of environment x agent x settings x seeds, run on an existing scheduler, resumed, compared and plotted."""
+"""Studies: grids of environments, agents, settings and seeds that run on an existing scheduler and can be resumed."""
 
 from .file import Checkpoints, Entry, Record, Study
 from .grid import Run

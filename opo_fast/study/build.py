@@ -1,4 +1,4 @@
-"""From the names in a study to environments and agents."""
+"""The environments and agents that a study names."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .origin import origin
 __all__ = ["check_names", "forget", "make_agent", "make_environment"]
 
 KEPT = 4
-"""Environments that a process keeps."""
+"""Environments that a process keeps in memory."""
 _made: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
 
 def check_names(study: Study) -> None:
-    """Refuse unknown names before anything is run; import paths are looked at by the runs themselves."""
+    """Refuse unknown names before anything is run; import paths are only resolved by the runs."""
     for kind, known in (("environments", envs.names()), ("agents", agents.names())):
         for i, entry in enumerate(getattr(study, kind)):
             if ":" not in entry.name and entry.name not in known and not os.path.isfile(study.root / entry.name):
@@ -33,7 +33,7 @@ def check_names(study: Study) -> None:
 
 
 def make_environment(run: Run, root: str) -> Any:
-    """The environment of a run. Those of the package never change, so a worker keeps the last few."""
+    """The environment of a run. A worker keeps the last few of the package's own, which do not change."""
     choice = run.environment
     if ":" in choice.name:
         return load(choice.name, root)(**choice.options)
@@ -48,12 +48,12 @@ def make_environment(run: Run, root: str) -> Any:
 
 
 def forget() -> None:
-    """Let go of the environments that were made."""
+    """Drop the environments that are kept."""
     _made.clear()
 
 
 def make_agent(choice: Choice, environment: Any, episodes: int, seed: int, root: str) -> Any:
-    """A fresh agent; ``episodes`` and ``seed`` are given to those that take them, unless the options have them."""
+    """A new agent; ``episodes`` and ``seed`` are passed to functions with these parameters, unless they are in the options."""
     if ":" not in choice.name:
         return agents.make(choice.name, environment, **{"episodes": episodes, "seed": seed, **choice.options})
     function = load(choice.name, root)

@@ -1,6 +1,6 @@
-"""Checkpoints of a run: its state, of which the last two are kept.
+"""Checkpoints of a run, of which the last two are kept.
 
-Random streams are counter-based, so the seed and the episode are all that has to be kept of them.
+Random streams are counter-based, so a checkpoint only needs the seed and the number of episodes for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write(folder: pathlib.Path, id: str, episode: int, state: Mapping[str, Any])
 
 
 def latest(folder: pathlib.Path, id: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest undamaged state of a run, or None, and a message for each damaged one (which is removed)."""
+    """The newest undamaged state of a run, or None, and a message for each damaged one, which is removed."""
     messages: list[str] = []
     for path in _all(folder, id):
         try:

@@ -1,4 +1,4 @@
-"""Pictures of a study (extra `plot`): regret with bootstrap bands, growth, and heat maps over two settings."""
+"""Plots of a study (extra `plot`): recorded columns with bootstrap bands, and heat maps over two settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["curves", "draw_heatmap", "shown_agents"]
 
 Array = npt.NDArray[Any]
 POINTS = 200
-"""Points of a curve that are drawn: the eye sees no more."""
+"""Points of a curve that are drawn."""
 MOST = 8
-"""Curves that one picture shows; a grid with more is shown by its best point."""
+"""Largest number of curves in a plot; if there are more agents, only the best point of each grid is shown."""
 LABELS = {
     "cumulative_regret": "cumulative regret (sum of losses)",
     "expected_regret": "expected regret per episode (sum of losses)",
@@ -36,10 +36,10 @@ LABELS = {
 
 
 def shown_agents(results: Results, environment: str) -> list[tuple[str, str, int]]:
-    """The agents that pictures of an environment show: label, legend, and number of the colour.
+    """The agents that plots of an environment show: label, legend, and number of the colour.
 
-    With more than `MOST` agents, each grid is shown by its point of least mean regret on the first half of the seeds, and the legend says
-    so; how good it is, the other half says (`judged_on`).
+    If there are more than `MOST` agents, only the point of each grid with the least mean regret on the first half of the seeds is shown,
+    and the legend says so. Its curve is that of the other half of the seeds (`judged_on`).
     """
     judged = judged_on(results)
     total, number = len(results.agents), 0
@@ -59,7 +59,7 @@ def shown_agents(results: Results, environment: str) -> list[tuple[str, str, int
 
 
 def judged_on(results: Results) -> list[int] | None:
-    """The seeds by which the best points of grids are judged: the half that did not choose them; None where nothing is chosen."""
+    """The seeds on which the best points of grids are judged, which did not choose them; None if nothing is chosen."""
     seeds = results.study.seeds
     return list(seeds[len(seeds) // 2 :]) if len(results.agents) > MOST and len(seeds) > 1 else None
 
@@ -73,7 +73,7 @@ def _mean(values: dict[int, float]) -> float:
 
 
 def curves(results: Results, column: str = "cumulative_regret", *, environments: Sequence[str] | None = None) -> Any:
-    """One panel per environment: mean over seeds of a recorded column, with its 95 % bootstrap band.
+    """Plot a recorded column, one panel per environment: means over seeds with 95 % bootstrap bands.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
         if column == "cumulative_regret" and uniform is None:
             when, base, _ = results.curves(environment, label, "cumulative_uniform_regret", points=POINTS)
             uniform = when, base[chosen].mean(axis=0)
-    # The learners fill the picture; the uniform policy may leave it.
+    # The axes are scaled for the learners; the uniform policy may leave the plot.
     learners = [most for most, last in tops if uniform is None or abs(last - uniform[1][-1]) > 1e-9 * abs(last)]
     top = 1.05 * max(learners) if max(learners, default=0.0) > 0 else axes.get_ylim()[1]
     if uniform is not None and len(learners) == len(tops):
@@ -139,7 +139,7 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
 
 
 def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:
-    """A heat map with its numbers in the cells; returns a matplotlib Figure."""
+    """Plot a heat map with numbers in its cells; returns a matplotlib Figure."""
     rows, columns = heatmap.means.shape
     figure = new_figure(max(4.2, 0.95 * columns + 2.2), max(3.0, 0.62 * rows + 1.7))
     axes = figure.add_subplot()

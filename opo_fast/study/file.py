@@ -1,4 +1,4 @@
-"""The study file (TOML) and the same as a Python object; every refusal names the key and the line."""
+"""The study file (TOML) and its Python object; all errors name the key and the line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .._support.checks import LARGEST, as_path, shown
 from ..errors import OpoError
 from .grid import Choice, Run, canonical, choices, expand
 
-__all__ = ["MEASURES", "Checkpoints", "Entry", "Record", "Study"]
+__all__ = ["MEASURES", "Checkpoints", "Entry", "Record", "Study", "record_data"]
 
 MEASURES = ("regret", "expected_regret", "saturation", "model_switches", "seconds", "memory")
-"""What a run can record. The regret always is; the expected regret over all contexts is dear, so it is asked for."""
+"""What a run can record. The regret is always recorded; the expected regret over all contexts takes long, so it is optional."""
 FORMATS = ("parquet", "npz")
 MOST_RUNS = 1_000_000
 
@@ -33,13 +33,14 @@ class Entry:
     Parameters
     ----------
     name : str
-        Of the package's list, or an import path ``module:function``: ``function(**options)`` makes an environment,
-        ``function(environment, **options)`` an agent; the latter is given ``episodes`` and ``seed`` where it takes them.
+        A name that the package knows, or an import path ``module:function``. ``function(**options)`` makes an environment,
+        ``function(environment, **options)`` an agent; an agent's function is also given ``episodes`` and ``seed`` if it has these
+        parameters.
     label : str, optional
         Default: the name.
     options : dict
     grid : dict of lists
-        Values to try; all combinations are run.
+        Values to try for each option; all combinations are run.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Record:
-    """What is recorded, and every how many episodes (the last one always is)."""
+    """What is recorded, and in which episodes: every `every`-th and the last."""
 
     every: int = 1
     measures: tuple[str, ...] = ("regret", "saturation", "model_switches", "seconds", "memory")
@@ -58,36 +59,36 @@ class Record:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When a run writes a checkpoint: every so many episodes (where given), and every so many seconds."""
+    """When a run writes a checkpoint: after so many episodes, if given, and after so many seconds."""
 
     episodes: int | None = None
     seconds: float = 60.0
 
 
 class Study:
-    """A grid of environment x agent x settings x seeds.
+    """A grid of environments, agents, their settings, and seeds.
 
     Parameters
     ----------
     name : str
-        Letters, digits, ``-``, ``_`` and ``.``; also the name of the default folder.
+        Letters, digits, ``-``, ``_`` and ``.``; it also gives the default folder its name.
     environments, agents : sequence of str, dict or Entry
-        A name, or what `Entry` takes.
+        Names, or the arguments of `Entry`.
     episodes : int
         T of every run.
     seeds : int or sequence of int
-        The seeds, or how many from 0 on. All agents see the same contexts and uniforms under one seed.
+        The seeds, or their number: n stands for 0, ..., n - 1. Under the same seed all agents see the same contexts and uniforms.
     record : dict or Record
     checkpoint : dict or Checkpoints
     format : {"parquet", "npz"}, optional
-        Of the stored runs. Default: parquet where pyarrow is installed.
+        Format of the stored runs. Default: parquet if pyarrow is installed.
     root : path, optional
-        Where modules of import paths are looked for first. Default: the working directory; for a file its folder.
+        The folder that is searched first for modules of import paths. Default: the folder of the study file, or the working directory.
 
     Raises
     ------
     OpoError
-        Naming the key, and for a file the line.
+        A value is wrong; the message names the key, and the line of a file.
     """
 
     def __init__(
@@ -105,9 +106,9 @@ class Study:
     ) -> None:
         data = {"name": name, "environments": environments, "agents": agents, "episodes": episodes, "seeds": seeds}
         if record is not None:
-            data["record"] = {"every": record.every, "measures": list(record.measures)} if isinstance(record, Record) else record
+            data["record"] = record_data(record) if isinstance(record, Record) else record
         if checkpoint is not None:
-            data["checkpoint"] = _given(checkpoint) if isinstance(checkpoint, Checkpoints) else checkpoint
+            data["checkpoint"] = _checkpoint_data(checkpoint) if isinstance(checkpoint, Checkpoints) else checkpoint
         if format is not None:
             data["format"] = format
         self._read(data, _Places(), root)
@@ -151,8 +152,8 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """The study as the keys of a study file."""
         data: dict[str, Any] = {"name": self.name, "episodes": self.episodes, "seeds": list(self.seeds)}
-        data["record"] = {"every": self.record.every, "measures": list(self.record.measures)}
-        data["checkpoint"] = _given(self.checkpoint)
+        data["record"] = record_data(self.record)
+        data["checkpoint"] = _checkpoint_data(self.checkpoint)
         if self.format is not None:
             data["format"] = self.format
         for kind, entries in (("environments", self.environments), ("agents", self.agents)):
@@ -167,7 +168,7 @@ class Study:
         return expand(self)
 
     def choices(self, kind: str) -> list[Choice]:
-        """All environments or agents, grids written out."""
+        """All environments or agents, one for each point of their grids."""
         return [choice for entry in getattr(self, kind) for choice in choices(entry, kind)]
 
     def _read(self, data: Mapping[str, Any], places: _Places, root: str | os.PathLike[str] | None) -> None:
@@ -191,9 +192,9 @@ class Study:
         if count > MOST_RUNS:
             raise OpoError(f"{check.places.at(())}the study has {count:,} runs: at most {MOST_RUNS:,} are supported")
         for kind in ("environments", "agents"):
-            self._refuse_twins(kind, check)
+            self._refuse_duplicates(kind, check)
 
-    def _refuse_twins(self, kind: str, check: _Check) -> None:
+    def _refuse_duplicates(self, kind: str, check: _Check) -> None:
         keys: dict[str, int] = {}
         labels: dict[str, int] = {}
         for i, entry in enumerate(getattr(self, kind)):
@@ -214,13 +215,19 @@ class Study:
         )
 
 
-def _given(checkpoint: Checkpoints) -> dict[str, Any]:
+def record_data(record: Record) -> dict[str, Any]:
+    """A `Record` as the table of a study file."""
+    return {"every": record.every, "measures": list(record.measures)}
+
+
+def _checkpoint_data(checkpoint: Checkpoints) -> dict[str, Any]:
+    """`Checkpoints` as the table of a study file."""
     seconds = {"seconds": checkpoint.seconds}
     return seconds if checkpoint.episodes is None else {"episodes": checkpoint.episodes, **seconds}
 
 
 class _Check:
-    """Checks of values, each at its place in the file."""
+    """Checks of values, whose errors name the place in the file."""
 
     def __init__(self, places: _Places) -> None:
         self.places = places
@@ -271,7 +278,7 @@ class _Check:
         if not isinstance(value, (list, tuple, range)):
             value = range(self.integer(value, ("seeds",), least=1))
         if value[MOST_RUNS:]:
-            raise OpoError(f"{self.places.at(('seeds',))}seeds are more than {MOST_RUNS:,}: at most so many runs are supported")
+            raise OpoError(f"{self.places.at(('seeds',))}seeds has more than {MOST_RUNS:,} entries, the largest number of runs")
         seeds = tuple(self.integer(seed, ("seeds", i), least=0) for i, seed in enumerate(self.listed(value, ("seeds",), "seeds")))
         if len(set(seeds)) < len(seeds):
             twice = next(seed for seed, count in Counter(seeds).items() if count > 1)
@@ -318,7 +325,7 @@ class _Check:
         for key, values in grid.items():
             here = (*path, "grid", key)
             if key in options:
-                raise OpoError(f"{self.places.at(here)}{spelled(here)} is an option too: give {key!r} in one of both")
+                raise OpoError(f"{self.places.at(here)}{spelled(here)} is also in options: give {key!r} in only one of the two")
             values = [self.setting(inner, (*here, i)) for i, inner in enumerate(self.listed(values, here, "values to try"))]
             spellings = [canonical(inner) for inner in values]
             for i, text in enumerate(spellings):
@@ -329,7 +336,7 @@ class _Check:
         return Entry(name, label, options, checked)
 
     def setting(self, value: Any, path: tuple[str | int, ...]) -> Any:
-        """A setting as JSON holds it."""
+        """A setting, converted to types that JSON has."""
         if isinstance(value, (bool, str)) or value is None:
             return value
         if isinstance(value, Mapping):
@@ -346,7 +353,7 @@ class _Check:
 
 
 def spelled(path: Sequence[str | int]) -> str:
-    """agents[1].grid.eta"""
+    """A key in Python notation, such as agents[1].grid.eta."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -359,7 +366,7 @@ _STRING = re.compile(r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''" + r'|"(?:[^"\\\n]|
 
 
 class _Places:
-    """Where in the text of a study file a key stands; tomllib does not tell."""
+    """The line of each key of a study file, which tomllib does not report."""
 
     def __init__(self, name: str = "", text: str = "") -> None:
         self.name = name
@@ -367,7 +374,7 @@ class _Places:
         table: tuple[str | int, ...] = ()
         counts: dict[tuple[str | int, ...], int] = {}
         depth = 0
-        # Blank out texts and comments, so that brackets in them do not count.
+        # Strings and comments are blanked out, so that brackets in them do not count.
         bare = _STRING.sub(lambda m: "".join(c if c == "\n" else "_" for c in m.group()) if m.group()[0] != "#" else "", text)
         for number, (line, plain) in enumerate(zip(text.splitlines(), bare.splitlines(), strict=False), 1):
             header = _HEADER.match(line) if depth == 0 and plain.lstrip().startswith("[") else None
@@ -396,7 +403,7 @@ class _Places:
         return path
 
     def at(self, path: Sequence[str | int]) -> str:
-        """'FILE, line 12: ' of the key, or of the nearest table around it."""
+        """'FILE, line 12: ' for a key, or for the innermost table around it whose line is known."""
         if not self.name:
             return ""
         for end in range(len(path), 0, -1):

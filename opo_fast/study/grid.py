@@ -1,4 +1,4 @@
-"""From a study to its runs: every combination of environment, agent, settings and seed, each with its identity."""
+"""The runs of a study: every combination of environment, agent, settings and seed, each with an id."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Choice:
     Attributes
     ----------
     name : str
-        Of the package's list, or an import path ``module:function``.
+        A name that the package knows, or an import path ``module:function``.
     options : dict
-        All options, those of the grid included.
+        All options, including those from the grid.
     point : dict
-        The options that the grid chose.
+        The options from the grid.
     label : str
         For tables and legends; not part of a run's identity.
     filled : dict
-        What the package fills in where the options are silent: an agent's practical setting. Part of the identity, so that
-        a version with another practical setting never mixes its runs with those of this one.
+        An agent's practical setting, which the package uses for options that are not given. It is part of the identity, so that a version
+        with another practical setting never mixes its runs with those of this one.
     """
 
     name: str
@@ -45,23 +45,23 @@ class Choice:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings, given or filled in."""
+        """All settings, whether given or filled in."""
         return {**self.filled, **self.options}
 
     @property
     def key(self) -> str:
-        """What identifies it: name and settings."""
+        """Name and settings, which identify a choice."""
         return canonical({"name": self.name, "options": self.settings})
 
     def record(self) -> dict[str, Any]:
-        """As it is stored with a run."""
+        """The record of this choice that is stored with a run."""
         point = {"point": dict(self.point), "label": self.label}
         return {"name": self.name, "options": dict(self.options), "settings": self.settings, **point}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a study. Its `id` is a hash of environment, agent, episodes and seed, and of nothing else."""
+    """One run of a study. Its `id` is a hash of exactly environment, agent, episodes and seed."""
 
     environment: Choice
     agent: Choice
@@ -71,12 +71,12 @@ class Run:
 
     @property
     def label(self) -> str:
-        """Environment, agent and seed for people."""
+        """Environment, agent and seed, for display."""
         return f"{self.environment.label} / {self.agent.label} / seed {self.seed}"
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys in which equal numbers have one spelling (1 and 1.0 are the same setting)."""
+    """JSON with sorted keys in which equal numbers are written alike (1 and 1.0 are the same setting)."""
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
 
 
@@ -101,7 +101,7 @@ def choices(entry: Entry, kind: str) -> Iterator[Choice]:
 
 
 def expand(study: Study) -> list[Run]:
-    """All runs of a study, seed by seed, so that a study under way can be compared on the seeds that are done."""
+    """All runs of a study, seed by seed, so that an unfinished study can be compared on the seeds that are done."""
     pairs = [
         (environment, agent, f"{environment.key}\n{agent.key}\n{study.episodes}\n")
         for entry in study.environments

@@ -1,6 +1,6 @@
-"""Where a run comes from: versions, and the contents of the files that its environment and its agent are made of.
+"""The origin of a run: versions, and digests of the files that its environment and its agent come from.
 
-They are part of a run's identity: runs of an edited model or module are never taken for runs of this one.
+The origin is part of a run's identity, so that runs of an edited model or module are never mistaken for runs of the current one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .grid import Choice, Run
 __all__ = ["changes", "mixtures", "origin", "versions"]
 
 _BESIDE = ("lab", "sta", "srew", "trew", "rew")
-"""Endings of the files that belong to a .tra file of the same name."""
+"""Endings of the files that belong to a .tra file with the same stem."""
 
 
 def versions() -> dict[str, str]:
-    """Versions and machine that a run depends on."""
+    """The versions and the machine on which a run depends."""
     import numba
     import scipy
 
@@ -41,7 +41,7 @@ def versions() -> dict[str, str]:
 
 
 def origin(run: Run, root: str) -> dict[str, str]:
-    """The package's version, and a digest of each file that the run's environment and agent come from."""
+    """The package's version, and a digest of each file from which the run's environment and agent come."""
     found = {"opo_fast": versions()["opo_fast"]}
     for kind, choice in (("environment", run.environment), ("agent", run.agent)):
         for path in sorted(set(_files(choice, root))):
@@ -50,7 +50,7 @@ def origin(run: Run, root: str) -> dict[str, str]:
 
 
 def changes(then: Any, now: Mapping[str, str]) -> list[str]:
-    """What differs between the origin that is stored with a run and that of today; nothing where none was stored."""
+    """What differs between the origin stored with a run and the current one; empty if none was stored."""
     if not isinstance(then, Mapping):
         return []
     names = [name for name in dict.fromkeys([*now, *then]) if then.get(name) != now.get(name)]
@@ -58,7 +58,7 @@ def changes(then: Any, now: Mapping[str, str]) -> list[str]:
 
 
 def mixtures(metas: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the runs of one environment or agent do not have in common: versions and files."""
+    """Messages about versions and files that differ between runs of the same environment or agent."""
     seen: dict[tuple[str, str], set[str]] = {}
     for meta in metas:
         for name, value in (meta.get("origin") or {}).items():
@@ -66,7 +66,7 @@ def mixtures(metas: Iterable[Mapping[str, Any]]) -> list[str]:
             label = meta[kind]["label"] if kind in ("environment", "agent") else ""
             seen.setdefault((label, name), set()).add(value)
     return [
-        f"runs of {label!r} were done with {len(values)} different contents of its file {name.partition(': ')[2]!r}"
+        f"the runs of {label!r} were done with {len(values)} different versions of its file {name.partition(': ')[2]!r}"
         if label
         else f"the runs were done with different versions of {name}: {', '.join(sorted(values))}"
         for (label, name), values in sorted(seen.items())
@@ -75,7 +75,7 @@ def mixtures(metas: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _files(choice: Choice, root: str) -> Iterator[pathlib.Path]:
-    """The files that a choice names: its module, its model with what lies beside it, and files in its options."""
+    """The files of a choice: its module, its model with the files that belong to it, and files named in its options."""
     if ":" in choice.name:
         source = module_file(choice.name.partition(":")[0], root)
         if source is not None:

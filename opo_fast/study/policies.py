@@ -1,4 +1,4 @@
-"""What the first seed of each setting has learned, as tables of bounded size beside the run."""
+"""The policies that the first seed of each setting has learned, stored as tables of bounded size for the report."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from .storage import Store, read_json, write_json
 __all__ = ["keep", "kept"]
 
 CONTEXTS = 4
-"""Contexts that a table is kept of: those that were played most."""
+"""Tables are stored for so many contexts, those that were played most."""
 ROWS = 40
-"""States in a table."""
+"""Largest number of states in a table."""
 LETTERS = 80
-"""Of a cell."""
+"""Largest number of characters in a cell."""
 
 
 def keep(store: Store, id: str, simulation: Simulation) -> None:
-    """Write the policy tables of a run that is at its end; why there are none, where the agent or the environment gives none."""
+    """Write the policy tables of a finished run, or the reason why agent or environment give none."""
     tables: list[dict[str, Any]] = []
     reason = ""
     try:
         for context in _contexts(simulation):
             shown = policy_table(simulation.agent, context, simulation.cmdp).shown(ROWS)._asdict()
             tables.append({**shown, "rows": [[_cut(cell) for cell in row] for row in shown["rows"]], "title": _cut(shown["title"], 3)})
-    except Exception as error:  # Whatever an agent of the user's raises here, its run is finished.
+    except Exception as error:  # A user's agent may raise anything here, but its run is finished.
         tables, reason = [], f"{'' if isinstance(error, OpoError) else f'{type(error).__name__}: '}{error}"
     content = {"id": id, "tables": tables, "reason": reason}
     write_json(_path(store, id), {"content": content, "sum": _sum(content)})
 
 
 def kept(store: Store, id: str) -> tuple[dict[str, Any] | None, str]:
-    """What `keep` wrote, or None where it wrote nothing; and a message where the file is damaged."""
+    """What `keep` wrote, or None if there is nothing, and a message if the file is damaged."""
     path = _path(store, id)
     if not path.exists():
         return None, ""
@@ -64,7 +64,7 @@ def _cut(text: str, times: int = 1) -> str:
 
 
 def _contexts(simulation: Simulation) -> Sequence[Any]:
-    """The contexts that were played most, of equals the first; where none came twice, the last one."""
+    """The contexts that were played most, the earlier ones first among equals; only the last one if none was played twice."""
     counts = np.bincount(simulation.result().context_index)
     most = np.argsort(-counts, kind="stable")[:CONTEXTS]
     if counts[most[0]] == 1 or not all(number < len(simulation.contexts) for number in most):

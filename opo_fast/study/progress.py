@@ -1,4 +1,4 @@
-"""How a study is going, read from its folder; while it runs and at any other time."""
+"""The progress of a study, read from its folder, whether or not it is running."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from .storage import Store
 __all__ = ["Status", "Watcher", "failed_label", "status"]
 
 LOOK = 1.0
-"""Seconds between two looks at the folder."""
+"""Seconds between two readings of the folder."""
 LINES = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines of output without a terminal."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a study is going.
+    """The progress of a study.
 
     Attributes
     ----------
     planned, finished : int
-        Runs of the study.
+        Numbers of runs.
     under_way : dict
         Signs of life by run id: host, process, label, episode, episodes, started, updated.
     stalled : dict
-        The same of processes that are gone or silent.
+        The signs of processes that are gone or have not updated them for long.
     failures : dict
-        By run id: message, episode, traceback and settings.
+        Message, episode, traceback and settings by run id.
     seconds_left : float or None
-        An estimate; None before anything is known.
+        An estimate; None if there is nothing to base it on yet.
     driven : bool
         Whether a process on this machine drives the study now.
     messages : list of str
-        Damaged files.
+        One for each damaged file.
     """
 
     planned: int
@@ -56,12 +56,12 @@ class Status:
 
     @property
     def waiting(self) -> int:
-        """Runs that have not begun, or stopped on their way."""
+        """Number of runs that have not begun, or were stopped before their end."""
         return self.planned - self.finished - len(self.failures) - len(self.under_way)
 
 
 def status(store: Store, runs: Sequence[Run]) -> Status:
-    """Look at the folder; nothing in it is changed."""
+    """Read the progress of a study from its folder."""
     done, messages = store.finished()
     ids = {run.id for run in runs}
     finished = ids & done.keys()
@@ -86,7 +86,7 @@ def status(store: Store, runs: Sequence[Run]) -> Status:
 def seconds_left(
     runs: Sequence[Run], done: Mapping[str, Any], finished: set[str], failures: Mapping[str, Any], under_way: Mapping[str, Any]
 ) -> float | None:
-    """Work that is left by what finished runs of the same environment and agent took, shared among the runs under way."""
+    """Estimated time for the remaining runs, from finished runs of the same environment and agent and the number of running ones."""
     totals: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         if run.id in finished:
@@ -112,7 +112,7 @@ def seconds_left(
 
 
 class Watcher:
-    """Overall and per-worker progress on standard error: bars on a terminal and in a notebook, a line now and then elsewhere."""
+    """Shows overall and per-worker progress on standard error: bars on a terminal and in a notebook, otherwise occasional lines."""
 
     def __init__(self, store: Store, runs: Sequence[Run], waiting: Sequence[Run], workers: int) -> None:
         self.store, self.runs, self.workers = store, runs, workers
@@ -124,7 +124,7 @@ class Watcher:
         self._last_line = time.monotonic()
 
     def start(self) -> None:
-        """Begin to show."""
+        """Show the bars, and start the thread that updates them."""
         if wants_bars(None):
             self._bars = Bars()
             self._bars.set("", "runs", 0, len(self.runs), "kernels are compiled on first use")
@@ -143,7 +143,7 @@ class Watcher:
             self.look()
 
     def look(self, *, last: bool = False) -> None:
-        """Read the folder once and show what is new."""
+        """Read the folder once, and show the progress."""
         with self._lock:
             now = status(self.store, self.runs)
             for id, failure in now.failures.items():

@@ -1,4 +1,4 @@
-"""What a run of a study records: columns of the simulation, and what is measured on the way."""
+"""What a run of a study records: columns of the simulation, and measurements between episodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 class Recorder:
-    """The columns of a run: those of the simulation at the recorded episodes, and what is measured on the way."""
+    """The columns of a run: those of the simulation in the recorded episodes, and measurements that are made in these episodes."""
 
     def __init__(self, simulation: Simulation, record: Record) -> None:
         self.simulation, self.record = simulation, record
@@ -43,7 +43,7 @@ class Recorder:
             ]
 
     def step(self) -> None:
-        """Play an episode, and measure where it is recorded."""
+        """Play an episode, and make the measurements if it is a recorded one."""
         simulation = self.simulation
         recorded = simulation.episode + 1 == self.rows[self._line]
         if recorded and self._models is not None:
@@ -57,7 +57,7 @@ class Recorder:
             self._line += 1
 
     def _memory(self) -> float:
-        """Bytes in memory, looked up at most ten times a second."""
+        """Resident memory in bytes, read at most ten times per second."""
         now = time.monotonic()
         if now - self._looked > 0.1:
             self._looked, self._resident = now, _resident()
@@ -72,15 +72,15 @@ class Recorder:
         return total
 
     def state(self) -> dict[str, Any]:
-        """The simulation's state, and what was measured."""
+        """The state of the simulation, and the measurements."""
         state = self.simulation.state()
-        # Chains whose contexts are objects of the user's own are built again instead.
+        # Contexts may be objects that cannot be saved; the chains are then computed again.
         if not holds(state.get("chains")):
             del state["chains"]
         return {"simulation": state, "measured": {name: column[: self._line] for name, column in self.measured.items()}}
 
     def restore(self, state: Any) -> None:
-        """Go on where `state` was taken; one that does not fit is an error, after which this recorder is of no use."""
+        """Go on from `state`; if it does not fit, an error is raised, and this recorder must not be used any more."""
         measured = state.get("measured") if isinstance(state, Mapping) else None
         if not isinstance(measured, Mapping) or "simulation" not in state:
             raise OpoError("state has no 'simulation' and 'measured': what a recorder's state() gave is needed")
@@ -117,7 +117,7 @@ class Recorder:
         return {**columns, **self.measured}
 
     def summary(self) -> dict[str, float]:
-        """The numbers that a table of runs shows."""
+        """The numbers of the run that tables show."""
         result = self.simulation.result()
         tail = slice(result.episodes - max(1, result.episodes // 10), None)
         numbers = {
@@ -137,7 +137,7 @@ class Recorder:
 
 
 def _mean(column: Array) -> float:
-    """Mean of the entries that are there, NaN where none is."""
+    """Mean of the entries that are not NaN; NaN if there are none."""
     there = column[~np.isnan(column)]
     return float(there.mean()) if there.size else float("nan")
 
@@ -152,7 +152,7 @@ def _finite_contexts(cmdp: Any) -> list[tuple[Any, float]]:
 
 
 def _resident() -> float:
-    """Bytes that this process has in memory."""
+    """Resident memory of this process in bytes; its peak if only that is known."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return float(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))

@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page with everything in it, which needs neither a network nor JavaScript (extra `study`)."""
+"""The report of a study: one self-contained HTML page without JavaScript (extra `study`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Link(NamedTuple):
 
 
 def write_report(results: Results, path: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Write the report and return its path; without matplotlib it has no pictures, and says so.
+    """Write the report and return its path; without matplotlib it has no plots, and says so.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def write_report(results: Results, path: str | os.PathLike[str] | None = None) -
 
 
 def missing_jinja2() -> str | None:
-    """What to do where jinja2 is not installed; None where it is."""
+    """How to install jinja2; None if it is installed."""
     return None if importlib.util.find_spec("jinja2") else f"reports need jinja2: {install('study')}"
 
 
@@ -68,7 +68,7 @@ def _template() -> Any:
 
 
 def _content(results: Results, path: pathlib.Path) -> dict[str, Any]:
-    """What the template shows."""
+    """The variables of the template."""
     study = results.study
     metas = list(results.done.values())
     used = sorted({json.dumps(meta["versions"], sort_keys=True) for meta in metas})
@@ -111,7 +111,7 @@ def _tiles(results: Results) -> list[tuple[str, str]]:
 
 
 def _environment(results: Results, environment: str, draw: Callable[[Any], Any]) -> dict[str, Any]:
-    """The picture and the table of an environment."""
+    """The plot and the table of an environment."""
     agents = [agent.label for agent in results.agents if results.finished(environment, agent.label)]
     if not agents:
         return {"label": environment, "rows": []}
@@ -152,7 +152,7 @@ def _environment(results: Results, environment: str, draw: Callable[[Any], Any])
 
 
 def _policies(results: Results, environment: str) -> list[dict[str, Any]]:
-    """For each agent that is drawn what its first finished seed has learned, or why that is not shown."""
+    """For each plotted agent the policies that its first finished seed has learned, or why they are not shown."""
     found = []
     for label, _, _ in figures.shown_agents(results, environment):
         shown: dict[str, Any] = {"agent": label, "seed": "", "tables": []}
@@ -214,7 +214,7 @@ def _runs(results: Results, path: pathlib.Path) -> list[list[Any]]:
 
 
 def _svg(drawn: Any) -> Any:
-    """A figure as inline SVG; its ids are made unique, since all pictures share the page."""
+    """A figure as inline SVG, with ids that are unique on the page."""
     import markupsafe
 
     number = next(_pictures)

@@ -1,4 +1,4 @@
-"""What a study has found so far: its finished runs by environment and agent, as arrays and as tables."""
+"""The results of a study so far: its finished runs by environment and agent, as arrays and as tables."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ class Results:
     ----------
     study : Study
     runs : list of Run
-        All that are planned.
+        All planned runs.
     done : dict
-        What is known of each finished run, by id.
+        The metadata of each finished run, by id.
+    failures : dict
+        The records of failed runs, by id.
     messages : list of str
-        Files that are damaged; their runs are left out.
+        One for each damaged file, whose run is left out.
     """
 
     def __init__(self, store: Store | str | os.PathLike[str]) -> None:
@@ -59,12 +61,12 @@ class Results:
 
     @property
     def environments(self) -> list[Choice]:
-        """All environments, grids written out."""
+        """All environments, one for each point of their grids."""
         return self.study.choices("environments")
 
     @property
     def agents(self) -> list[Choice]:
-        """All agents, grids written out."""
+        """All agents, one for each point of their grids."""
         return self.study.choices("agents")
 
     @functools.cached_property
@@ -76,14 +78,14 @@ class Results:
 
     def finished(self, environment: str, agent: str) -> list[Run]:
         """The finished runs of an environment and an agent, by their labels, in the order of the study's seeds."""
-        for kind, label, all_labels in (("environment", environment, 0), ("agent", agent, 1)):
-            labels = dict.fromkeys(pair[all_labels] for pair in self._by_pair)
+        for position, (kind, label) in enumerate((("environment", environment), ("agent", agent))):
+            labels = dict.fromkeys(pair[position] for pair in self._by_pair)
             if label not in labels:
                 raise OpoError(f"{kind} is {label!r}: one of {', '.join(labels)} is needed")
         return [run for run in self._by_pair[environment, agent] if run.id in self.done]
 
     def summaries(self, environment: str, agent: str, name: str) -> dict[int, float]:
-        """One number of each finished run, by seed: "regret", "gap_closed", "seconds", ... ; those without it are left out."""
+        """One number ("regret", "gap_closed", "seconds", ...) of each finished run by seed; runs that do not have it are left out."""
         one_of(name, "name", SUMMARY)
         found = {}
         for run in self.finished(environment, agent):
@@ -93,7 +95,7 @@ class Results:
         return found
 
     def read(self, run: Run, columns: Sequence[str] | None = None) -> StoredRun:
-        """A finished run with its columns, or with some of them."""
+        """A finished run with all its columns, or with the given ones."""
         if run.id not in self.done:
             raise OpoError(f"run {run.id} ({run.label}) is not finished")
         return self.store.read_run(self.done[run.id], columns)
@@ -109,12 +111,12 @@ class Results:
             Labels.
         column : str
         points : int, optional
-            Keep about so many episodes, evenly spaced, the last among them.
+            Keep about so many episodes, evenly spaced and including the last.
 
         Returns
         -------
         episodes : ndarray of int64, shape (n,)
-            From 1; those that all the runs recorded.
+            Counted from 1; only episodes that all runs recorded.
         values : ndarray, shape (runs, n)
         seeds : list of int
         """
@@ -142,12 +144,12 @@ class Results:
                 yield {**_settings(run), **{name: meta["summary"].get(name) for name in SUMMARY if name in meta["summary"]}}
 
     def export(self, path: str | os.PathLike[str], *, summary: bool = False) -> int:
-        """Write all recorded episodes of all finished runs, or one line per run, as csv or parquet; returns the lines.
+        """Write all recorded episodes of all finished runs, or one line per run, as csv or parquet; returns the number of lines.
 
         Parameters
         ----------
         path : path
-            Its ending names the format.
+            Its ending determines the format.
         summary : bool
             One line per run instead of one per recorded episode.
         """

@@ -51,14 +51,14 @@ class StoredRun:
 
 
 def default_format() -> str:
-    """parquet where pyarrow is installed, else npz."""
+    """The format "parquet" if pyarrow is installed, else "npz"."""
     import importlib.util
 
     return "parquet" if importlib.util.find_spec("pyarrow") is not None else "npz"
 
 
 def require_pyarrow() -> Any:
-    """pyarrow and its parquet module."""
+    """The module pyarrow, with pyarrow.parquet imported."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -82,14 +82,14 @@ def write_run(file: BinaryIO, meta: Meta, columns: Mapping[str, Array], format: 
 
 
 def read_run(path: pathlib.Path, wanted: Sequence[str] | None = None) -> StoredRun:
-    """The run in a file, with all its columns or with some of them.
+    """The run in a file, with all its columns or with the `wanted` ones.
 
     Raises
     ------
     OpoError
-        A column that the run has not.
+        The run does not have a wanted column.
     Exception
-        Of any kind, where the file is damaged.
+        Any other exception if the file is damaged.
     """
     check_plain(os.fspath(path), os.stat(path))
     read = _read_npz if path.suffix != ".parquet" else functools.partial(_read_parquet, require_pyarrow())
@@ -104,7 +104,7 @@ def read_run(path: pathlib.Path, wanted: Sequence[str] | None = None) -> StoredR
 
 
 def _unseal(texts: Mapping[str, str], columns: Mapping[str, Array], wanted: Sequence[str] | None) -> Meta:
-    """The settings of a run file, or an error where it is not what was written."""
+    """The metadata of a run file; raises an error if a checksum is wrong."""
     text = texts["opo_fast"]
     try:
         known = opened(text, texts["opo_fast.columns"], texts["opo_fast.sum"])

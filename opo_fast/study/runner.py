@@ -1,7 +1,7 @@
-"""All runs of a study that are not finished.
+"""Running the unfinished runs of a study.
 
-The folder of the study is the only channel: workers write signs of life, checkpoints, results and failures there, and the
-driving process reads them. So progress is the same under every scheduler, and any process may die at any moment.
+Workers and the driving process only communicate through the folder of the study: workers write signs of life, checkpoints, results and
+failures there, and the driving process reads them. So progress works alike with every scheduler, and any process may die at any moment.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Summary:
     Attributes
     ----------
     planned, done, failed : int
-        Runs of the study; those that are finished and those that failed, whenever that was.
+        Numbers of all runs of the study, of finished and of failed ones, including those of earlier calls.
     stopped : bool
         Whether Ctrl-C (or a stop file) ended it early.
     messages : tuple of str
-        What was put aside, restarted or could not be written.
+        Files that were put aside or could not be written, and runs that had to begin again.
     """
 
     planned: int
@@ -68,41 +68,41 @@ def run_study(
     changed: Changed = "ask",
     progress: bool | None = None,
 ) -> Summary:
-    """Do all runs of a study that are not finished; finished ones are never done again.
+    """Do all runs of a study that are not finished yet.
+
+    A failed run does not stop the study. After Ctrl-C the workers write checkpoints, from which the next call goes on; a second Ctrl-C
+    stops at once.
 
     Parameters
     ----------
     study : Study
     folder : path, optional
-        Where everything is kept. Default: ``NAME-study`` in the working directory. With workers on other machines it must
-        be a folder that they see too.
+        The folder of the study. Default: ``NAME-study`` in the working directory. Workers on other machines must have access to it.
     workers : int, optional
-        Processes. Default: 1, inside this process.
+        Number of processes. Default: 1, which runs everything inside this process.
     scheduler : {"loky", "dask", "ray"}
-        What starts the processes, through joblib. Dask and Ray are extras.
+        What joblib uses to start the processes. Dask and Ray are extras.
     address : str, optional
-        Of a Dask scheduler or a Ray cluster that is running. Default: a local one is started and stopped.
+        Address of a running Dask scheduler or Ray cluster. Default: a local one is started and stopped.
     threads : int, optional
-        Per worker. Default: the processors shared out among the workers; never changes a result.
+        Threads per worker, which never change a result. Default: the number of processors divided by the number of workers.
     retry_failed : bool
-        Whether runs that failed before are tried again.
+        Whether to try runs again that failed before.
     changed : {"ask", "redo", "keep"}
-        What happens to finished runs whose environment's file, module or version of the package was another: an error
-        that names them, or they are done again, or they are kept beside the new ones.
+        What to do if files or modules, or the version of the package, have changed since some runs were finished: raise an error that
+        names the changes, do these runs again, or keep them together with the new ones.
     progress : bool, optional
-        Bars. Default: on a terminal and in a notebook.
+        Show bars. Default: on a terminal and in a notebook.
 
     Returns
     -------
     Summary
-        A failed run never stops the study. After Ctrl-C the workers write checkpoints, and the next call goes on from
-        them; a second Ctrl-C stops at once.
 
     Raises
     ------
     OpoError
-        The folder cannot be written or belongs to another study, an extra is missing, a scheduler cannot be reached, or
-        code or files changed since some runs were done.
+        The folder cannot be written or belongs to another study, an extra is missing, the scheduler cannot be reached, or code or files
+        have changed since some runs were finished.
     """
     instance(study, "study", Study, needed="an opo_fast.study.Study")
     workers = as_integer(1 if workers is None else workers, "workers", least=1, most=MANY)
@@ -155,7 +155,7 @@ def _check_choices(scheduler: str, changed: str, address: str | None, here: bool
 def _tasks(
     study: Study, store: Store, runs: list[Run], format: str, threads: int | None, owned: bool, retry_failed: bool, changed: Changed
 ) -> list[Task]:
-    """What is to be done: runs that are not finished, or were done by other code where that is wanted."""
+    """The runs to do: those that are not finished, and with `changed` = "redo" those that other code or files have done."""
     root = os.fspath(study.root.resolve())
     done = {id: meta for id, meta in _tidied(store, study.record).items() if covers(meta, study.record)}
     if changed != "keep":
@@ -164,7 +164,7 @@ def _tasks(
             what = "; ".join(dict.fromkeys(change for changes in differing.values() for change in changes))
             raise OpoError(
                 f"{len(differing):,} of {len(done):,} finished runs were done before a change ({what}): --redo (changed='redo') does "
-                "them again, --keep (changed='keep') keeps them beside the new ones"
+                "them again, --keep (changed='keep') keeps them together with the new ones"
             )
         done = {id: meta for id, meta in done.items() if id not in differing}
     failed = store.failed()
@@ -204,7 +204,7 @@ def _changed(runs: list[Run], done: Mapping[str, Mapping[str, Any]], root: str) 
 
 
 def _tidied(store: Store, record: Record) -> dict[str, dict[str, Any]]:
-    """The finished runs. What a process that was killed right after storing one did not remove any more is removed."""
+    """The finished runs, after removing checkpoints and failures of theirs that a killed process left behind."""
     done, _ = store.finished()
     kept = {path.stem.rpartition("-")[0] for path in store.checkpoints.glob("[!.]*.ckpt")}
     for id in (kept | store.failed().keys()) & done.keys():
@@ -221,14 +221,16 @@ def _tell(outcome: Outcome, told: Callable[[Outcome], None]) -> Outcome:
 
 @contextlib.contextmanager
 def _stopping(store: Store) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks all workers to write checkpoints and stop; the second stops at once."""
+    """Let the first Ctrl-C ask all workers to write checkpoints and stop, and the second stop at once."""
     STOPPED.clear()
 
     def told() -> None:
         STOPPED.set()
         with contextlib.suppress(OSError):
             store.stop_file.touch()
-        sys.stderr.write("\nStopping: the runs under way write checkpoints. Ctrl-C again stops at once: they then go on from older ones.\n")
+        sys.stderr.write(
+            "\nStopping: running runs write checkpoints. Ctrl-C again stops at once; they then resume from older checkpoints.\n"
+        )
 
     try:
         with interrupts(signal.SIGTERM, told=told) as came:
@@ -239,7 +241,7 @@ def _stopping(store: Store) -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def _watch(store: Store, runs: list[Run], tasks: list[Task], workers: int, progress: bool | None) -> Iterator[Callable[[Outcome], None]]:
-    """Show how the study is going, from a thread that reads its folder."""
+    """Show the progress of the study, from a thread that reads its folder."""
     if not tasks or not wants_bars(progress):
         yield lambda outcome: None
         return

@@ -1,4 +1,4 @@
-"""How the regret grows along the axes of a study: exponents with bootstrap intervals, and a picture of them."""
+"""How the regret grows along the axes of a study: exponents with bootstrap intervals, and a plot of them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ LEVEL = 0.95
 
 
 class Growth(NamedTuple):
-    """How a number of an agent's runs grows along an axis.
+    """How a quantity of an agent's runs grows along an axis.
 
     Attributes
     ----------
     axis, agent : str
     values : tuple of float
-        Of the axis, rising.
+        Values of the axis, increasing.
     means : tuple of float
-        At each of them, over all runs.
+        The mean over all runs at each value.
     exponent : Estimate
-        b of the least-squares fit log mean = a + b log value, its 95 % bootstrap interval, and the least number of runs at a value.
+        b of the least-squares fit log mean = a + b log value, its 95 % bootstrap interval, and the smallest number of runs at a value.
     fixed : dict
         The other options of the environment.
     """
@@ -52,18 +52,18 @@ class Growth(NamedTuple):
 def power_law(values: Sequence[float], samples: Sequence[Sequence[float]], *, paired: bool = False) -> Estimate:
     """b of the fit log mean = a + b log value, with a percentile bootstrap interval over the samples of each value.
 
-    Always the same resamples, so the same bits. NaN where a mean or a value is not above 0; the interval is NaN where a value has fewer
-    than two samples. Resamples with a mean that is not above 0 have no logarithm and are left out, so where some numbers are below 0 the
-    interval is that of the other resamples, and too narrow.
+    The resamples are fixed, so equal samples give equal bits. The result is NaN if a mean or a value is not positive, and the interval is
+    NaN if a value has fewer than two samples. Resamples with a mean that is not positive have no logarithm and are left out, so the
+    interval is too narrow if some samples are negative.
 
     Parameters
     ----------
     values : sequence of float
-        At least two different ones.
+        At least two different values.
     samples : sequence of sequences
-        The numbers at each value.
+        The numbers observed at each value.
     paired : bool
-        Whether the i-th numbers of all values belong together, as those of one environment at several T do: they are then drawn together.
+        Whether the i-th samples of all values belong together, such as those of one environment at several T; they are then drawn together.
     """
     x = np.array([as_number(v, f"values[{i}]", least=-np.inf) for i, v in enumerate(as_items(values, "values", "numbers"))])
     listed = as_items(samples, "samples", "sequences of numbers")
@@ -99,17 +99,17 @@ def growth_along(
     ----------
     results : Results
     axis : str or sequence of str
-        An option of the environments whose values are numbers; several that grow together, as the sizes of both classes do, are read
-        at the first one.
+        An option of the environments with numbers as values. Of several options that grow together, such as the sizes of both classes, the
+        first gives the values.
     name : str
-        What grows: "regret", "last_regret", "seconds", ... (see `Results.summaries`).
+        The quantity that grows: "regret", "last_regret", "seconds", ... (see `Results.summaries`).
     replicates : sequence of str
-        Options that make another environment of the same kind, such as its seed: their values are pooled with the seeds of the runs.
+        Options that make another environment of the same kind, such as its seed; they are treated like seeds of the runs.
 
     Returns
     -------
     list of Growth
-        For each agent, and each setting of the other options at which the axis has two values or more.
+        One for each agent and each setting of the other options for which the axis has at least two values.
     """
     instance(results, "results", Results)
     axes = [axis] if isinstance(axis, str) else as_items(axis, "axis", "names of options", some=True)
@@ -138,17 +138,17 @@ def growth_over_episodes(
 ) -> list[Growth]:
     """Growth exponents along T, from studies that differ in their number of episodes.
 
-    The interval resamples environments and seeds, each with its runs at all T together. An agent that is told T is another one for each
-    T, which the growth of one curve (`opo_fast.study.statistics.growth`) does not show.
+    The bootstrap resamples environments and seeds, each with its runs at all T. For an agent that is given T this differs from the growth
+    of a single curve (`opo_fast.study.statistics.growth`), since its parameters depend on T.
 
     Parameters
     ----------
     results : dict of Results
-        By T.
+        The results for each T.
     name, replicates
         As in `growth_along`.
     fixed : dict, optional
-        The options of the environment; where absent, all environments are pooled.
+        Only use environments with these options. Default: all environments are pooled.
     """
     instance(results, "results", Mapping, needed="a dict of Results by T")
     for t, one in results.items():
@@ -176,7 +176,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _samples(where: Iterable[tuple[float, Results, Choice, str, str]]) -> dict[float, list[float]]:
-    """The numbers of all finished runs at each value."""
+    """The finite numbers of all finished runs at each value."""
     samples: dict[float, list[float]] = {}
     for value, results, choice, agent, name in where:
         numbers = [number for number in results.summaries(choice.label, agent, name).values() if math.isfinite(number)]
@@ -201,7 +201,7 @@ def scaling_study(
     replicates: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Sequence[int] = 1,
 ) -> Study:
-    """A study in which each axis varies alone around a base.
+    """A study in which each axis is varied separately around a base setting.
 
     Parameters
     ----------
@@ -210,11 +210,11 @@ def scaling_study(
     environment : str
         Name of the environment.
     base : dict
-        Its options; those of the axes as well, for the other axes.
+        Options of the environment; those that are axes have these values while another axis is varied.
     axes : dict
-        Values to try of each option, or of several options that take the same values together.
+        Values to try for each option, or for a tuple of options that have the same value.
     replicates : dict of lists, optional
-        Options that make other environments of the same kind, such as ``{"seed": [0, 1, 2]}``: all combinations at each value.
+        Options that make other environments of the same kind, such as ``{"seed": [0, 1, 2]}``; all combinations are run at each value.
     """
     instance(base, "base", Mapping, needed="a dict of options")
     instance(axes, "axes", Mapping, needed="a dict of values by option")
@@ -239,7 +239,7 @@ def draw_growth(growths: Sequence[Growth], theory: Mapping[str, float] | None = 
     ----------
     growths : sequence of Growth
     theory : dict, optional
-        An exponent to compare with for each axis, drawn as a dashed line.
+        For each axis an exponent to compare with, drawn as a dashed line.
     title : str
     """
     growths = as_items(growths, "growths", "Growth", some=True)

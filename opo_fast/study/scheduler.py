@@ -1,4 +1,4 @@
-"""Runs of a study on existing schedulers: joblib, with its own processes (loky), Dask or Ray behind it."""
+"""Schedulers for the runs of a study: joblib with loky, Dask or Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Parallel = Callable[[list[Task]], list[Outcome]]
 
 
 def require(scheduler: str) -> None:
-    """Refuse a scheduler whose packages are not installed."""
+    """Refuse a scheduler if its packages are not installed."""
     packages = {"loky": ("joblib",), "dask": ("joblib", "distributed"), "ray": ("joblib", "ray")}[scheduler]
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -31,9 +31,10 @@ def require(scheduler: str) -> None:
 
 
 def warm_up(tasks: Sequence[Task]) -> None:
-    """Compile the kernels that the study needs once, into the cache that the workers share.
+    """Compile the kernels that the study needs into the cache that the workers share.
 
-    One tiny run for each pair of built-in environment and agent. What fails here fails in its own run, with a report.
+    It plays a tiny run for each pair of a built-in environment and agent. Errors are ignored: they come up again in the run itself, which
+    reports them.
     """
     seen = set()
     for task in tasks:
@@ -53,8 +54,11 @@ def warm_up(tasks: Sequence[Task]) -> None:
 def fan_out(
     tasks: list[Task], store: Store, workers: int, scheduler: Scheduler, address: str | None, told: Callable[[Outcome], None]
 ) -> list[Outcome]:
-    """Run the tasks in processes. When one dies, the runs that were under way are suspects: they go on at the end, one at a
-    time, so that the one that kills its process is known."""
+    """Run the tasks in processes.
+
+    If a process dies, all runs that were under way are suspects. They are resumed at the end, one at a time, which shows which run kills
+    its process.
+    """
     outcomes: dict[str, Outcome] = {}
     suspects: list[Task] = []
     waiting = list(tasks)
@@ -105,7 +109,7 @@ def _killed(task: Task, store: Store, error: Exception) -> Outcome:
 
 @contextlib.contextmanager
 def _cluster(scheduler: Scheduler, workers: int, address: str | None) -> Iterator[Parallel]:
-    """A function that runs tasks through joblib; a local cluster ends with it."""
+    """Yield a function that runs tasks through joblib; a local cluster is stopped at the end."""
     import joblib
 
     with contextlib.ExitStack() as stack:
@@ -130,7 +134,7 @@ def _dask(stack: contextlib.ExitStack, workers: int, address: str | None) -> Any
     distributed: Any = importlib.import_module("distributed")
     where: Any = address
     if address is None:
-        # Processes are spawned, never forked: a fork after OpenMP started would die.
+        # Processes are spawned, since a fork after OpenMP has started would die.
         where = stack.enter_context(
             distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50)
         )

@@ -1,4 +1,4 @@
-"""Signs of life: which process drives a study, and which ones are at its runs."""
+"""Signs of life: which process drives a study, and which processes work on its runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["STALE", "alive", "is_failure", "is_sign", "me", "running"]
+__all__ = ["STALE", "alive", "is_failure", "is_sign", "running", "this_process"]
 
 STALE = 60.0
 """Seconds without a sign of life after which a process on another machine counts as gone."""
@@ -40,19 +40,19 @@ def is_sign(value: Any) -> bool:
 
 
 def is_failure(value: Any) -> bool:
-    """Whether `value` tells why a run failed."""
+    """Whether `value` is the record of a failed run."""
     return _has(value, _FAILURE)
 
 
-def me() -> dict[str, Any]:
-    """This process, for a sign of life."""
+def this_process() -> dict[str, Any]:
+    """Host and number of this process."""
     return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
 def alive(sign: Mapping[str, Any]) -> bool:
-    """Whether the process behind a sign of life is there; where that cannot be known, whether the sign is fresh.
+    """Whether the process behind a sign of life is running; if that cannot be known, whether the sign is recent.
 
-    Clocks are compared only between machines: on this one a process is there or not, whatever the clock did meanwhile.
+    The clock is only used for processes on other machines.
     """
     if sign.get("host") == socket.gethostname() and isinstance(sign.get("pid"), int):
         known = running(sign["pid"])
@@ -62,7 +62,7 @@ def alive(sign: Mapping[str, Any]) -> bool:
 
 
 def running(pid: int) -> bool | None:
-    """Whether a process of this machine is there; None where the system does not tell."""
+    """Whether a process of this machine is running; None if the system does not tell."""
     if os.name == "nt":  # Signal 0 is Ctrl-C there.
         return None
     try:

@@ -23,8 +23,7 @@ Array = npt.NDArray[Any]
 
 
 class PairedDifference(NamedTuple):
-    """Two agents in one environment on common seeds: mean of (first - second), its interval, and in how many seeds the first
-    was lower."""
+    """Two agents in one environment on common seeds: the mean of first - second with its interval, and in how many it is negative."""
 
     environment: str
     first: str
@@ -34,7 +33,7 @@ class PairedDifference(NamedTuple):
 
 
 class Heatmap(NamedTuple):
-    """Means over seeds on a grid of two settings; NaN where nothing is finished."""
+    """Means over seeds on a grid of two settings; NaN where no run is finished."""
 
     environment: str
     agent: str
@@ -54,13 +53,13 @@ def compare(
     agents: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[PairedDifference]:
-    """All pairs of agents in each environment, on the seeds that both have finished.
+    """Compare all pairs of agents in each environment, on the seeds that both have finished.
 
     Parameters
     ----------
     results : Results
     name : str
-        What is compared: "regret", "last_regret", "gap_closed", "seconds", ...
+        The quantity to compare: "regret", "last_regret", "gap_closed", "seconds", ...
     environments, agents : sequence of str, optional
         Labels. Default: all.
     seeds : sequence of int, optional
@@ -94,11 +93,11 @@ def heatmap(
     environment : str
         Label of an environment.
     agent : str
-        Label of an agent of the study file, without its grid.
+        Label of an agent in the study file, without the settings of its grid.
     x, y : str
         Settings in the agent's grid.
     name : str
-        What is averaged: "regret", "gap_closed", "last_regret", ...
+        The quantity to average: "regret", "gap_closed", "last_regret", ...
     """
     entry = next((entry for entry in results.study.agents if entry.label == agent), None)
     if entry is None:

@@ -1,14 +1,15 @@
-"""The folder of a study: one file per finished run, written whole or not at all.
+"""The folder of a study, with one file per finished run. All files are written atomically.
 
-study.json            the study
-index.jsonl           one line per run file, so that a listing need not open them; made anew from them where it is damaged
-runs/ID.parquet       settings, versions, host and the columns of a run (or ID.npz)
-failures/ID.json      why a run failed
-running/ID.json       how far a run is
-checkpoints/ID-EPISODE.ckpt
-policies/ID.json      what the first seed of each setting has learned, for the report
-lock, driver.json     held by the process that drives the study; which one that is
-stop                  asks the workers to stop
+study.json                   the study
+index.jsonl                  one line per run file, so that a listing need not open them; rebuilt from them if it is damaged
+runs/ID.parquet              settings, versions, host and the columns of a run (or ID.npz)
+failures/ID.json             why a run failed
+running/ID.json              the progress of a run
+checkpoints/ID-EPISODE.ckpt  the state of an unfinished run
+policies/ID.json             the policies that the first seed of each setting has learned, for the report
+lock                         held by the process that drives the study
+driver.json                  host and number of that process
+stop                         asks the workers to stop
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .._support.files import TEMPORARY, explained, writer_of, writing
 from ..errors import OpoError, install
 from .file import Study
 from .runfile import FORMAT, StoredRun, read_run, write_run
-from .signs import STALE, alive, is_failure, is_sign, me, running
+from .signs import STALE, alive, is_failure, is_sign, running, this_process
 
 __all__ = ["Store", "StoreError", "StoredRun", "explaining", "nothing_lost", "read_json", "storing", "write_json"]
 
@@ -41,7 +42,7 @@ Meta = dict[str, Any]
 
 _FOLDERS = ("runs", "failures", "running", "checkpoints", "policies")
 _GRACE = 2.0
-"""Seconds to wait for the lock: whoever asks whether it is taken holds it for a moment."""
+"""Seconds to wait for the lock, since a process that checks whether it is taken holds it for a moment."""
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 _CHECK = b', "check": "'
 _CHECK_SIZE = len(_CHECK) + 16 + 2
@@ -53,16 +54,17 @@ class StoreError(OpoError):
 
 
 def nothing_lost(message: str) -> StoreError:
-    return StoreError(f"{message.removeprefix('path: ')}. Nothing that was stored before is lost: resume the study then")
+    """An error that says that the study can be resumed."""
+    return StoreError(f"{message.removeprefix('path: ')}. Nothing that was stored before is lost: resume the study afterwards")
 
 
 def explaining(path: pathlib.Path, doing: str) -> contextlib.AbstractContextManager[None]:
-    """Turn what the system says about `path` into an error that says what to do."""
+    """`files.explained` for a `path` in the folder of a study."""
     return explained(f"{os.fspath(path)!r} cannot be {doing}", nothing_lost)
 
 
 def storing(path: pathlib.Path, *, durable: bool = True) -> contextlib.AbstractContextManager[Any]:
-    """`files.writing` in the folder of a study."""
+    """`files.writing` for a `path` in the folder of a study."""
     return writing(path, durable=durable, error=nothing_lost)
 
 
@@ -73,14 +75,14 @@ def write_json(path: pathlib.Path, value: Any, *, durable: bool = True) -> None:
 
 
 def _read_bytes(path: pathlib.Path) -> bytes:
-    """A plain file; anything else could wait for ever."""
+    """The content of a plain file; reading anything else could block forever."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "it is not a plain file")
     return path.read_bytes()
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """What `write_json` wrote, or None where the file is gone or unreadable."""
+    """What `write_json` wrote, or None if the file is missing or unreadable."""
     try:
         return json.loads(_read_bytes(path))
     except (OSError, ValueError, RecursionError):
@@ -106,14 +108,14 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Store:
-        """A folder that exists."""
+        """The store of an existing folder."""
         store = cls(folder)
         if not os.path.isfile(store.folder / "study.json"):
             raise StoreError(f"{os.fspath(folder)!r} is not the folder of a study (it has no study.json)")
         return store
 
     def prepare(self, study: Study) -> None:
-        """Make the folder, or extend the study that it holds."""
+        """Make the folder, or update the study that it holds."""
         known = read_json(self.folder / "study.json")
         name = _name_of(known)
         if name is not None and name != study.name:
@@ -125,7 +127,7 @@ class Store:
         if data != known:
             write_json(self.folder / "study.json", data)
         else:
-            # Whether the folder can be written is known before hours of work.
+            # A folder that cannot be written is refused now, not after hours of work.
             with storing(self.folder / ".probe", durable=False):
                 pass
             (self.folder / ".probe").unlink(missing_ok=True)
@@ -142,7 +144,7 @@ class Store:
             raise StoreError(f"{os.fspath(path)!r} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(
-                f"{os.fspath(path)!r} is damaged ({error}): run the study file again, which writes it anew and reruns nothing"
+                f"{os.fspath(path)!r} is damaged ({error}): run the study file again, which restores it without repeating finished runs"
             ) from None
 
     # -- the process that drives it ------------------------------------------------------------------------------------
@@ -156,11 +158,11 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; the lock ends with the process, however it ends."""
+        """Lock the folder for this process; the system releases the lock when the process ends, even if it is killed."""
         lock = self._lock(_GRACE)
         held = self._acquire(lock)
         try:
-            write_json(self.driver_file, me(), durable=False)
+            write_json(self.driver_file, this_process(), durable=False)
             yield
         finally:
             with contextlib.suppress(OSError):
@@ -169,7 +171,7 @@ class Store:
                 lock.release()
 
     def _acquire(self, lock: Any) -> bool:
-        """Whether the lock is held now; a file system without locks goes without."""
+        """Take the lock; returns False on a file system without locks."""
         try:
             lock.acquire()
         except TimeoutError:
@@ -193,7 +195,7 @@ class Store:
         driver = read_json(self.driver_file)
         if not isinstance(driver, dict) or driver.get("host") != socket.gethostname() or not alive(driver):
             return False
-        # The process may be another one of that number.
+        # That may be another process with the same number.
         lock = self._lock(0.0)
         try:
             lock.acquire()
@@ -203,7 +205,7 @@ class Store:
         return False
 
     def clean(self) -> None:
-        """Remove what dead processes left behind."""
+        """Remove the files that dead processes left behind."""
         self.stop_file.unlink(missing_ok=True)
         for folder in (self.folder, *(self.folder / name for name in _FOLDERS)):
             for path in folder.glob(TEMPORARY):
@@ -228,7 +230,7 @@ class Store:
         self._append(_line({**meta, "file": path.name, "size": path.stat().st_size}))
 
     def _append(self, line: bytes) -> None:
-        # The index only saves time: what cannot be written now is written from the run files later.
+        # The index only saves time: a line that cannot be written now is restored from the run file later.
         with contextlib.suppress(OSError):
             handle = os.open(self.index, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
             try:
@@ -237,9 +239,9 @@ class Store:
                 os.close(handle)
 
     def finished(self) -> tuple[dict[str, Meta], list[str]]:
-        """What is known of every finished run, by id, and a message for each damaged file.
+        """The metadata of every finished run by id, and a message for each damaged file.
 
-        Files are opened only where the index does not know them (or their size is another).
+        A file is only opened if the index does not list it with its size.
         """
         found: dict[str, Meta] = {}
         unknown = dict(self._files())
@@ -251,7 +253,7 @@ class Store:
         messages = []
         for name, size in unknown.items():
             try:
-                # The columns are read too: a file that the index does not know may be cut off anywhere.
+                # The columns are read too, since the file may be truncated anywhere.
                 meta = self._read(self.runs / name).meta
                 found[meta["id"]] = {**meta, "file": name, "size": size}
             except StoreError as error:
@@ -259,7 +261,7 @@ class Store:
         return found, messages
 
     def _indexed(self) -> list[Meta]:
-        """The lines of the index that are as they were written."""
+        """The lines of the index whose checksums are right."""
         try:
             lines = _read_bytes(self.index).splitlines()
         except OSError:
@@ -275,7 +277,7 @@ class Store:
                         yield entry.name, entry.stat().st_size
 
     def reindex(self) -> list[str]:
-        """Complete the index; damaged run files are put aside, so that they are run again. Returns messages."""
+        """Complete the index, and rename damaged run files, so that their runs are done again. Returns messages."""
         known, _ = self.finished()
         messages = []
         lines = []
@@ -298,7 +300,7 @@ class Store:
         return messages
 
     def read_run(self, meta: Meta, columns: Sequence[str] | None = None) -> StoredRun:
-        """A finished run with its columns, or with some of them."""
+        """A finished run with all its columns, or with the given ones."""
         return self._read(self.runs / meta["file"], columns)
 
     def _read(self, path: pathlib.Path, wanted: Sequence[str] | None = None) -> StoredRun:
@@ -315,7 +317,7 @@ class Store:
     # -- failures and signs of life --------------------------------------------------------------------------------------
 
     def write_failure(self, id: str, failure: Meta) -> None:
-        """Keep why a run failed."""
+        """Store why a run failed."""
         write_json(self.failures / f"{id}.json", failure)
 
     def failed(self) -> dict[str, Meta]:
@@ -328,19 +330,19 @@ class Store:
 
 
 def _name_of(known: Any) -> Any:
-    """The name of the study in a study.json, or None where it does not tell."""
+    """The name of the study in the content of a study.json, or None if it has none."""
     study = known.get("study") if isinstance(known, dict) else None
     return study.get("name") if isinstance(study, dict) else None
 
 
 def _all(folder: pathlib.Path, known: Callable[[Any], bool]) -> dict[str, Meta]:
-    """The files of a folder that hold what they should, by id; others say nothing of any run."""
+    """The contents of the JSON files in a folder by id; files with other content are ignored."""
     found = ((path.stem, read_json(path)) for path in sorted(folder.glob("[!.]*.json")))
     return {id: value for id, value in found if known(value)}
 
 
 def _check(body: bytes) -> bytes:
-    """How a line of the index ends: with the checksum of what comes before."""
+    """The end of a line of the index: the checksum of what precedes it."""
     return _CHECK + hashlib.blake2b(body, digest_size=8).hexdigest().encode() + b'"}'
 
 
@@ -350,7 +352,7 @@ def _line(meta: Meta) -> bytes:
 
 
 def _left_over(temporary: pathlib.Path) -> bool:
-    """Whether the process that was writing a temporary file is gone; on another machine, whether it is silent for long."""
+    """Whether the writer of a temporary file is gone; for a writer on another machine, whether the file has not changed for long."""
     writer = writer_of(temporary)
     if writer is not None and writer[0] == socket.gethostname():
         gone = running(writer[1])

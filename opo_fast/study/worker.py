@@ -1,4 +1,4 @@
-"""One run of a study in a worker: from its last checkpoint where there is one, with signs of life on the way."""
+"""One run of a study in a worker: it starts from the last checkpoint, if there is one, and writes signs of life."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ..errors import OpoError
 from ..runs.simulation import Simulation
 from . import checkpoint, policies
 from .build import make_agent, make_environment
-from .file import Checkpoints, Record
+from .file import Checkpoints, Record, record_data
 from .grid import Run
 from .origin import changes, origin, versions
 from .recorder import Recorder
 from .runfile import FORMAT
-from .signs import me, running
+from .signs import running, this_process
 from .storage import Store, StoreError, write_json
 
 __all__ = ["STOPPED", "Life", "Outcome", "Task", "covers", "execute", "failure_of"]
 
 BEAT = 1.0
-"""Seconds between signs of life, and between looks at whether to stop."""
+"""Seconds between two signs of life, and between two checks whether to stop."""
 COST = 0.02
-"""Most of a run's time that checkpoints by the clock take."""
+"""Largest share of a run's time that checkpoints by the clock may take."""
 STOPPED = threading.Event()
-"""Set by Ctrl-C in the driving process, for runs inside it."""
+"""Set by Ctrl-C in the driving process, for the runs inside that process."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run with all that a worker needs to know."""
+    """A run with everything that a worker needs to know."""
 
     run: Run
     folder: str
@@ -51,11 +51,11 @@ class Task:
     threads: int | None
     driver: tuple[str, int]
     owned: bool
-    """Whether the worker belongs to the driving process (loky) or to a cluster."""
+    """Whether the worker belongs to the driving process (loky) and not to a cluster."""
     keep: bool = False
-    """Whether a checkpoint is used that other code or files have written."""
+    """Whether to use a checkpoint from before a change of code or files."""
     policy: bool = False
-    """Whether the policy that was learned is kept for the report."""
+    """Whether to store the learned policy for the report."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,24 @@ class Outcome:
 
 
 class Life:
-    """Signs of life of a run, and whether it is to stop."""
+    """The signs of life of a run, and whether it should stop."""
 
     def __init__(self, task: Task, store: Store) -> None:
         self.task, self.store = task, store
         self.path = store.running / f"{task.run.id}.json"
         self.sign = {
-            **me(),
+            **this_process(),
             "driver": list(task.driver),
             "label": task.run.label,
             "episodes": task.run.episodes,
             "started": time.time(),
         }
         self._next = 0.0
-        # The first sign also finds out, before hours of work, whether the folder can be written.
+        # The first sign fails if the folder cannot be written, before hours of work.
         self.beat(0, must=True)
 
     def beat(self, episode: int, *, must: bool = False, **more: Any) -> None:
-        """Tell how far the run is."""
+        """Write a sign of life with the run's progress; errors only count if it `must` be written."""
         self.sign.update(more)
         try:
             write_json(self.path, {**self.sign, "episode": episode, "updated": time.time()}, durable=False)
@@ -102,7 +102,7 @@ class Life:
         return True
 
     def to_stop(self) -> bool:
-        """Whether the driving process asked for it, or is gone."""
+        """Whether the driving process asked the run to stop, or is gone."""
         return STOPPED.is_set() or self.store.stop_file.exists() or self.orphaned()
 
     def orphaned(self) -> bool:
@@ -111,13 +111,13 @@ class Life:
         return host == self.sign["host"] and pid != os.getpid() and running(pid) is False
 
     def end(self) -> None:
-        """No more signs."""
+        """Remove the sign of life."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 def execute(task: Task) -> Outcome:
-    """Do one run, from its last checkpoint where there is one; whatever happens to it becomes an outcome."""
+    """Do one run, from its last checkpoint if there is one; errors are stored and become an outcome."""
     inside = task.driver == (socket.gethostname(), os.getpid())
     if not inside and threading.current_thread() is threading.main_thread():
         # Ctrl-C goes to all processes of the terminal; the driving one asks the workers to stop.
@@ -145,13 +145,13 @@ def execute(task: Task) -> Outcome:
         if life is not None:
             life.end()
             if task.owned and life.orphaned():
-                os._exit(1)  # Nobody is there for an answer; loky's worker would wait for more tasks for minutes.
+                os._exit(1)  # Otherwise the loky worker would wait for further tasks for minutes.
         if task.threads is not None and inside:
             set_threads(before)
 
 
 def failure_of(task: Task, error: BaseException, episode: int) -> dict[str, Any]:
-    """Why a run failed, as it is stored."""
+    """The record of a failed run."""
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     kind = "" if isinstance(error, OpoError) else f"{type(error).__name__}: "
     return {
@@ -168,7 +168,7 @@ def failure_of(task: Task, error: BaseException, episode: int) -> dict[str, Any]
 
 @dataclass
 class _Played:
-    """How far a run is, and what there is to tell of it."""
+    """The progress of a run, and messages about it."""
 
     episode: int = 0
     resumed: int = 0
@@ -176,7 +176,7 @@ class _Played:
 
 
 class _Saves:
-    """When a run writes checkpoints, and writing them."""
+    """Writes the checkpoints of a run when they are due."""
 
     def __init__(self, task: Task, store: Store, recorder: Recorder, origin: Mapping[str, str], played: _Played) -> None:
         self.task, self.store, self.recorder, self.origin, self.played = task, store, recorder, origin, played
@@ -188,7 +188,7 @@ class _Saves:
         return (every is not None and self.recorder.simulation.episode - self._saved >= every) or time.monotonic() >= self._next
 
     def save(self) -> None:
-        """Write a checkpoint where there is something new; an agent that cannot be saved goes without."""
+        """Write a checkpoint if there are new episodes; for an agent that cannot be saved, leave a message."""
         began, episode = time.monotonic(), self.recorder.simulation.episode
         if self._able and episode > self._saved:
             try:
@@ -200,7 +200,7 @@ class _Saves:
             except OpoError as error:
                 self._able = False
                 label = self.task.run.label
-                self.played.messages.append(f"{label} has no checkpoints and starts anew when it is interrupted: {error}")
+                self.played.messages.append(f"{label} has no checkpoints, and begins again if it is interrupted: {error}")
         took = time.monotonic() - began
         self._next = time.monotonic() + max(self.task.checkpoints.seconds, took / COST)
 
@@ -208,7 +208,7 @@ class _Saves:
         return {
             "version": versions()["opo_fast"],
             "origin": dict(self.origin),
-            "record": _kept(self.task.record),
+            "record": record_data(self.task.record),
             "resumed": self.played.resumed,
             "recorder": self.recorder.state(),
         }
@@ -242,7 +242,7 @@ def _execute(task: Task, store: Store, life: Life, played: _Played) -> Outcome:
         "agent": run.agent.record(),
         "episodes": run.episodes,
         "seed": run.seed,
-        "record": _kept(task.record),
+        "record": record_data(task.record),
         "versions": versions(),
         "origin": came_from,
         "host": socket.gethostname(),
@@ -261,7 +261,7 @@ def _execute(task: Task, store: Store, life: Life, played: _Played) -> Outcome:
 
 
 def _resumed(task: Task, store: Store, environment: Any, came_from: Mapping[str, str], played: _Played) -> Recorder:
-    """The run at its last checkpoint that fits, or at its beginning."""
+    """The run at its last checkpoint, if that fits, or at its beginning."""
     recorder = Recorder(_simulation(task, environment), task.record)
     state, messages = checkpoint.latest(store.checkpoints, task.run.id)
     played.messages += messages
@@ -275,7 +275,7 @@ def _resumed(task: Task, store: Store, environment: Any, came_from: Mapping[str,
             return recorder
         except OpoError as error:
             reason = str(error)
-    played.messages.append(f"the checkpoint of {task.run.label} is left aside, and the run starts anew: {reason}")
+    played.messages.append(f"the checkpoint of {task.run.label} is ignored, and the run begins again: {reason}")
     return Recorder(_simulation(task, environment), task.record)
 
 
@@ -285,29 +285,25 @@ def _simulation(task: Task, environment: Any) -> Simulation:
     return Simulation(environment, agent, run.episodes, run.seed)
 
 
-def _kept(record: Record) -> dict[str, Any]:
-    return {"every": record.every, "measures": list(record.measures)}
-
-
 def _unfit(task: Task, state: dict[str, Any], came_from: Mapping[str, str]) -> str | None:
-    """Why a checkpoint is not of this run; its name already says environment, agent, episodes and seed."""
+    """Why a checkpoint does not fit; its name already stands for environment, agent, episodes and seed."""
     missing = [name for name in ("version", "record", "resumed", "recorder") if name not in state]
     if missing:
         return f"it has no {missing[0]!r}"
     mine = versions()["opo_fast"]
     if state["version"] != mine:
         return f"it was written by opo_fast {state['version']}, and this is {mine}"
-    if state["record"] != _kept(task.record):
+    if state["record"] != record_data(task.record):
         return "the study records something else now"
     if type(state["resumed"]) is not int:
         return f"its 'resumed' is {shown(state['resumed'])}"
     changed = changes(state.get("origin"), came_from)
     if changed and not task.keep:
-        return f"it was written before a change of {', '.join(changed)} (--keep uses it all the same)"
+        return f"it was written before a change of {', '.join(changed)} (--keep uses it anyway)"
     return None
 
 
 def covers(stored: Mapping[str, Any], record: Record) -> bool:
-    """Whether a stored run has what the study records now: all measures, at all recorded episodes."""
+    """Whether a stored run has everything that the study records now: all measures in all recorded episodes."""
     has = stored.get("record", {})
     return record.every % int(has.get("every", 1)) == 0 and set(record.measures) <= set(has.get("measures", ()))

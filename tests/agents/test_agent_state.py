@@ -1,4 +1,4 @@
-"""Agents and oracles can be saved, and go on with the same bits; a state that does not fit is refused and changes nothing."""
+"""Agents and oracles can be saved and restored with the same bits; a state that does not fit is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opo_fast.runs.simulation import Simulation
 
 
 def contexts(seed=0, n=3, sizes=(1, 3, 4), n_actions=3):
-    """Contexts with two loss and two dynamics candidates, which swap as data come in."""
+    """Contexts with two loss and two dynamics candidates, between which the fits change with more data."""
     rng = np.random.default_rng(seed)
     models = [[random_model(rng, sizes, n_actions) for _ in range(n)] for _ in range(2)]
     env = of.FiniteContexts(models[1])
@@ -62,7 +62,7 @@ def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path, backend):
 
 
 @pytest.mark.parametrize("visits", ["contemporaneous", "actions"])
-def test_so_does_every_rule_of_the_chain(visits):
+def test_every_rule_of_the_chain_goes_on_with_the_same_bits(visits):
     env, losses, dynamics = contexts(3)
     rule = ChainRule(1.0, np.full(3, 1.0), 6.0, visits, greedy=True, eta=0.1)
     one, two = (ChainAgent(env.layout, losses, dynamics, rule) for _ in range(2))
@@ -91,7 +91,7 @@ def test_restored_chains_are_not_built_again(visits, sizes, memory):
         assert three.planning_calls == two.planning_calls
     rest = run(env, three, 60, start=33)
     np.testing.assert_array_equal(np.array(rest), np.array(whole[33:]))
-    # What the first agent learns later does not reach the restored one.
+    # The restored agent shares no data with the first one.
     run(env, two, 40, start=33)
     np.testing.assert_array_equal(three.policy(0), one.policy(0))
 
@@ -179,7 +179,7 @@ def test_the_example_of_a_new_agent_runs(capsys, tmp_path):
     exec(compile(code, "example", "exec"), space)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     regret = {words[0]: float(words[2]) for words in lines}
-    # Uniform play loses 100 episodes' worth at first, the same on the same seeds, and next to nothing after them.
+    # The agent plays uniformly in the first 100 episodes, and is almost optimal after them.
     assert regret["commit"] == pytest.approx(regret["uniform"] / 4, rel=0.1)
     env, kind = space["env"], space["ExploreThenCommit"]
     agent, other = (kind(env.layout, env.loss_class, env.dynamics_class, first=first) for first in (10, 10))
@@ -230,16 +230,16 @@ def test_an_oracle_that_cannot_be_saved_is_named():
 
 
 @pytest.mark.parametrize("name", ["opo", "e-uc3rl", "rm-ucdd", "tabular-opo"])
-def test_playing_on_past_the_episodes_of_the_parameters_is_said_once(name):
+def test_playing_more_episodes_than_the_parameters_are_for_warns_once(name):
     env = of.envs.make("random-finite", n_contexts=2)
     agent = of.agents.make(name, env, episodes=3, **({"tuning": "theory"} if name == "opo" else {}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of.simulate(env, agent, 3)
-    with pytest.warns(UserWarning, match="plays more than the 3 episodes that its theory's parameters are for") as caught:
+    with pytest.warns(UserWarning, match="plays more episodes than the 3 for which its parameters were computed") as caught:
         of.simulate(env, agent, 3)
     assert len(caught) == 1
-    # By hand there is no such number.
+    # With parameters given by hand there is no such number.
     by_hand = of.OPO(env.layout, env.loss_class, env.dynamics_class, episodes=1, eta=1.0, beta_loss=1.0, beta_dynamics=1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

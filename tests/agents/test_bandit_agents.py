@@ -1,4 +1,4 @@
-"""Contextual bandits: the special cases of the paper's algorithms, inverse gap weighting, and optimism over what is left of a class."""
+"""Contextual bandits: special cases of the paper's algorithms, inverse gap weighting, and optimism over the plausible part of a class."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def uccb_by_hand(fits, tables, context, beta, *, capped):
 def test_rmucdd_with_one_state_and_p_min_1_is_uccb():
     env, losses, tables = bandit()
     assert tables.min() > 0.1
-    # With beta below 1 the cap is not reached: UCCB as published.
+    # With beta below 1 the cap has no effect, and this is UCCB as published.
     for beta, capped in [(0.1, False), (3.0, True)]:
         agents = [
             UCCB(env.layout, losses, beta=beta),

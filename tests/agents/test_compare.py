@@ -1,4 +1,4 @@
-"""Agents side by side: common random numbers, intervals, runs that are kept, and the command."""
+"""Comparisons of agents: common random numbers, intervals, saved runs, and the command."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_run_of_something_else_is_refused(env, tmp_path, identity):
     run = of.SimulationResult.load(path)
     run.settings["comparison"] = identity
     run.save(path)
-    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz' (was played with|is no run of a comparison)"):
+    with pytest.raises(of.OpoError, match=r"uniform-seed0\.npz' (was played with|is not a run of a comparison)"):
         compare(env, ["uniform"], 5, 1, folder=tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_bad_arguments_are_named(env):
         compare(env, ["uniform"], 10, 0)
     with pytest.raises(of.OpoError, match="at least one agent"):
         compare(env, [], 10, 1)
-    with pytest.raises(of.OpoError, match="options name 'opo'"):
+    with pytest.raises(of.OpoError, match="options has 'opo'"):
         compare(env, ["uniform"], 10, 1, options={"opo": {}})
     with pytest.raises(of.OpoError, match="agent is 'unifrom'"):
         compare(env, ["unifrom"], 10, 1)
@@ -180,7 +180,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert "agent is 'nobody'" in refused.output
 
 
-def test_agents_that_do_not_fit_are_left_out_with_a_word(tmp_path, monkeypatch):
+def test_agents_that_do_not_fit_are_left_out_with_a_message(tmp_path, monkeypatch):
     from opo_fast.cli import compare as cli_compare
 
     env = combination_lock(horizon=4)

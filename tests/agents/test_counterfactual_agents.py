@@ -1,4 +1,4 @@
-"""E-UC3RL and RM-UCDD against the notes written out by hand, and the relations between the three chains."""
+"""E-UC3RL and RM-UCDD against direct implementations of their papers, and the relations between the three chains."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_replay_equals_an_episode_by_episode_run(kind):
     played = play(env, first, 60)
     for (_, one), (_, two) in zip(played, play(env, second, 60), strict=True):
         np.testing.assert_array_equal(one, two)
-    # A context that was never asked for before is replayed from the first step on.
+    # The chain of a new context is computed from the first step on.
     late = kind(env.layout, losses, dynamics, **options)
     late.restore(first.state())
     for c in range(3):
@@ -277,7 +277,7 @@ def test_minimum_reachability_is_the_least_over_all_policies(form, masked, monke
         found = minimum_reachability(mdp)
         assert found == pytest.approx(least_reach(mdp), rel=1e-12)
         assert found > 0
-        # The states of a layer go through in blocks; which, makes no difference.
+        # States are processed in blocks, whose size makes no difference.
         monkeypatch.setattr("opo_fast.agents.rmucdd.BLOCK", 12)
         assert minimum_reachability(mdp) == pytest.approx(found, rel=1e-12)
         monkeypatch.undo()
@@ -308,7 +308,7 @@ def test_minimum_reachability_of_environments():
 
 def test_a_reachability_of_0_is_warned_about():
     env, losses, dynamics, _ = setting()
-    with pytest.warns(UserWarning, match=r"p_min is 0: .* do not hold; 0\.25 stands in"):
+    with pytest.warns(UserWarning, match=r"p_min is 0: .* do not hold; 0\.25 is used instead"):
         agent = RMUCDD(env.layout, losses, dynamics, p_min=0.0, episodes=10)
     assert agent.p_min == 0.25
     with pytest.raises(of.OpoError, match=r"p_min is -0\.1"):

@@ -1,4 +1,4 @@
-"""Oracles that are given to agents as objects: each belongs to one agent, and their settings are those of its runs."""
+"""Oracle objects that are passed to agents: each belongs to one agent, and their settings are part of the agent's settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HAND = {"episodes": 50, "bonus_scale": 1e-5, "eta_scale": 20}
 
 
 class Means:
-    """The mean observed loss of each pair, the same at all contexts; pulled to a half by `pull` observations."""
+    """The mean observed loss of each pair, the same at all contexts, with `pull` additional observations of 1/2."""
 
     def __init__(self, pull=1.0):
         self.pull, self._start = pull, np.full(2, 0.5)
@@ -77,7 +77,7 @@ def finite():
 def test_an_oracle_that_another_agent_has_learned_with_is_refused(play, make):
     with pytest.raises(of.OpoError, match=r"loss_(class|oracle) is a \w+ that another agent has learned with.*a new oracle for each agent"):
         play[1](make[1]())
-    play[1](lambda seed: opo(Means()))  # One for each agent goes, as does a class.
+    play[1](lambda seed: opo(Means()))  # A new oracle for each agent is accepted, and so is a class.
     play[1](lambda seed: opo(ENV.loss_class))
 
 
@@ -117,12 +117,12 @@ def test_an_oracle_that_learned_by_hand_and_agents_that_are_copied_or_loaded_go_
 
 def test_a_function_that_gives_one_agent_twice_is_refused():
     agent = opo(Means())
-    with pytest.raises(of.OpoError, match=r"make_agent\(1\) gives the OPO that it gave before.*a new agent each time"):
+    with pytest.raises(of.OpoError, match=r"make_agent\(1\) returns the same OPO as before.*a new agent each time"):
         of.simulate_many(ENV, lambda seed: agent, 5, 2)
-    with pytest.raises(of.OpoError, match=r"agents\['mine'\]\(0\) gives the OPO that it gave before"):
+    with pytest.raises(of.OpoError, match=r"agents\['mine'\]\(0\) returns the same OPO as before"):
         of.compare(ENV, {"mine": lambda seed: agent}, 5, 2)
     uniform = of.agents.Uniform(ENV.layout)
-    with pytest.raises(of.OpoError, match=r"make_agent\(8\) gives the Uniform that it gave before"):
+    with pytest.raises(of.OpoError, match=r"make_agent\(8\) returns the same Uniform as before"):
         of.simulate_many(ENV, lambda seed: uniform if seed in (0, 8) else of.agents.Uniform(ENV.layout), 5, 9)
 
 
@@ -178,7 +178,9 @@ def test_an_oracle_may_tell_its_settings_itself(tmp_path):
     opo(Telling(2.0, told="one")).load(tmp_path / "agent.npz")
     with pytest.raises(of.OpoError, match=r"an agent whose loss_oracle\.told is 'one': 'two' is needed"):
         opo(Telling(told="two")).load(tmp_path / "agent.npz")
-    with pytest.raises(of.OpoError, match=r"settings\(\) of the Telling has 'told': \[1\]; numbers, texts, booleans or arrays are needed"):
+    with pytest.raises(
+        of.OpoError, match=r"settings\(\) of the Telling has 'told': \[1\]; numbers, strings, booleans or arrays are needed"
+    ):
         opo(Telling(told=[1]))
 
 

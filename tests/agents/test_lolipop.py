@@ -1,4 +1,4 @@
-"""LOLIPOP: covers against enumeration of all policies, trusted transitions, epochs, and states that can be restored."""
+"""LOLIPOP: policy covers against an enumeration of all policies, trusted transitions, epochs, and saved states."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def trusted_occupancy(agent, trusted, actions):
 
 
 def hybrid_value(agent, losses, before, trusted, actions):
-    """V(s_1): trusted transitions below the layer, M_{m-1} from it on, lost mass loses 1 in each later step."""
+    """V(s_1) with trusted transitions before the layer and M_{m-1} from it on; missing probability costs 1 in each later step."""
     layout = agent.layout
     total, d = 0.0, np.ones(1)
     for h in range(layout.horizon):
@@ -113,7 +113,7 @@ def test_covers_are_those_of_an_enumeration_of_all_policies(episodes, trust_scal
         scores.append(hit / (size + agent.eta * regret))
     top = np.max(scores, axis=0)
     cover = agent.cover(context)
-    # Each pair that can be reached has a member of the cover with the best ratio of all policies; pi* is a member.
+    # For each reachable pair the cover has a policy with the best ratio of all policies, and pi* is in the cover.
     found = np.zeros_like(top)
     index = {actions.tobytes(): score for actions, score in zip(policies, scores, strict=True)}
     for member in cover.actions:
@@ -181,7 +181,7 @@ def test_the_draw_depends_on_seed_and_episode_alone():
     for context in (0, 1):
         np.testing.assert_array_equal(first.policy(context), first.policy(context))
         np.testing.assert_array_equal(first.policy(context), second.policy(context))
-    # Over many episodes the draws follow the probabilities.
+    # Over many episodes the frequencies of the draws match the probabilities.
     agent = LOLIPOP(env.layout, losses, dynamics, seed=1)
     cover = agent.cover(0)
     drawn = []

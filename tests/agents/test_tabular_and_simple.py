@@ -1,4 +1,4 @@
-"""Tabular optimistic policy optimization against its loop by hand; the simple baselines; agents by name."""
+"""Tabular optimistic policy optimization against a direct implementation; the simple baselines; agents by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recorded(env, agent, episodes, seed=0):
 
 
 class ByHand:
-    """One context's loop, from the notes: dictionaries of counts and a plain backward pass."""
+    """The loop at one context, implemented directly: dictionaries of counts and a plain backward pass."""
 
     def __init__(self, layout, mask, episodes, delta, bonus_scale, eta):
         self.layout, self.bonus_scale, self.eta = layout, bonus_scale, eta
@@ -90,7 +90,7 @@ def test_tabular_opo_is_the_loop_of_the_notes(masked, per_context):
 
 
 def test_tabular_opo_without_bonus_and_with_exact_losses_converges():
-    # Deterministic, losses 0 and 1: what was seen is exact, and the weights go to the optimum.
+    # With deterministic transitions and losses 0 and 1 all estimates are exact, and the policy converges to the optimum.
     layout = of.Layout([1, 2], 2)
     move = [np.array([[[1.0, 0.0], [0.0, 1.0]]])]
     mdp = of.LayeredMDP(layout, np.array([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), move)
@@ -106,7 +106,7 @@ def test_tabular_opo_is_optimistic_with_the_constants_of_the_theory():
     seen = recorded(env, agent, 300)
     for trajectory, policy in seen[-20:]:
         assert agent.value(trajectory.context) <= of.evaluate(env.mdp(trajectory.context), policy).v[0]
-    # A bonus of which every pair's is at least what can still be lost is saturated; that of the last layer falls first.
+    # A bonus of at least the remaining number of steps is saturated; the last layer falls below that first.
     assert 0.5 < agent.saturation(0) < 1.0
     assert TabularOPO(env.layout, episodes=300).saturation(0) == 1.0
 
@@ -127,7 +127,7 @@ def test_a_restored_table_goes_on_with_the_same_bits():
 
 
 def test_a_table_that_is_too_large_is_refused():
-    with pytest.raises(of.OpoError, match="counts are kept for at most"):
+    with pytest.raises(of.OpoError, match="which a table can hold"):
         TabularOPO(of.Layout([1, 20000, 20000], 2), episodes=10)
 
 
@@ -243,7 +243,7 @@ def test_what_is_unknown_is_named():
     env = random_finite()
     with pytest.raises(of.OpoError, match=r"agent is 'opos' \(did you mean 'opo'\?\)"):
         agents.make("opos", env, episodes=10)
-    with pytest.raises(of.OpoError, match="p_min is no option of agent 'opo': one of tuning, delta, bonus_scale"):
+    with pytest.raises(of.OpoError, match="p_min is not an option of agent 'opo': one of tuning, delta, bonus_scale"):
         agents.make("opo", env, episodes=10, p_min=0.1)
     with pytest.raises(of.OpoError, match="env is a FiniteContexts without loss_class: agent 'greedy' needs it"):
         agents.make("greedy", of.FiniteContexts([random_model(np.random.default_rng(0), (1, 2), 2)]), episodes=10)

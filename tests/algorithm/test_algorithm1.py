@@ -1,4 +1,4 @@
-"""The paper's algorithm on one screen against what the package runs, and against a step computed by hand."""
+"""`algorithm1.py`, the paper's algorithm in plain NumPy, against the package's agent and against steps computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole finite classes at the contexts of a pack, beside the candidates asked one by one."""
+"""Arrays of whole finite classes at the contexts of a pack, against the candidates one by one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_candidate_that_is_none_is_refused_where_it_is_used_and_nowhere_else(h
     agent = agent_of(layout, losses, faulty, None)
     whole = WholeClasses.of(agent.engine, CONTEXTS)
     assert [whole.has(i) for i in range(N)] == [True, True, False, True]
-    # All candidates are plausible before any data; a chain of one step looks at them.
+    # All candidates are plausible before any data, so a chain of one step evaluates them.
     agent.observe(
         of.rollout(
             of.LayeredMDP(layout, losses(0.1)[0], [x[0] for x in dynamics(0.1)]), agent.uniform(), np.random.default_rng(0), context=0.1
@@ -82,7 +82,7 @@ def test_one_function_and_a_function_for_each_candidate_give_the_same_bits(maske
     each = of.OPO(
         layout,
         of.FiniteLossClass([lambda c, i=i: losses(c)[i] for i in range(N)]),
-        # Prebuilt transitions are not laid out together.
+        # Prebuilt transitions are not converted to arrays of the whole class.
         of.FiniteDynamicsClass([lambda c, i=i: Transitions(layout, [a[i] for a in dynamics(c)], action_mask=mask) for i in range(N)]),
         action_mask=mask,
         **options,

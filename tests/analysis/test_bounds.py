@@ -129,7 +129,7 @@ def test_the_theorems_own_parameters():
     assert found.regret > 1e4 * found.trivial, "at practical T the bound says nothing"
 
 
-def test_where_the_bound_begins_to_tell():
+def test_the_number_of_episodes_from_which_a_bound_is_informative():
     layout, sizes = of.Layout([1, 4, 4, 4, 4], 4), {"loss_class_size": 10, "dynamics_class_size": 10}
     start = informative_from(layout, **sizes)
     assert 1e15 < start < 1e17

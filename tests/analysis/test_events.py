@@ -1,4 +1,4 @@
-"""The events of the proof: by hand, against the lemmas that are checked step by step, over seeds, and with one ingredient broken."""
+"""The events of the proof: by hand, against `lemma_checks`, over many seeds, and with one ingredient broken."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_events_of_three_episodes_by_hand():
     # 1 + t/2 <= 1.75 for t <= 1 (t from 0), 1 + t/4 <= 1.75 for t <= 3.
     assert events.under_explored[:, 0].tolist() == [[True] * 2] * 2 + [[False] * 2] * 2
     assert events.under_explored[:, 1:].all()
-    # b = min{1, 2/(1+N)} + 4 min{1, 2/(1+N)} is 5 everywhere, over two layers; nothing counts in the first episode.
+    # b = min{1, 2/(1+N)} + 4 min{1, 2/(1+N)} is 5 for all pairs in two layers; the first episode does not count.
     np.testing.assert_allclose(events.bonuses, [[0, 0, 0], [0, 10, 0], [0, 5, 5], [0, 5, 4]], atol=1e-6)
     np.testing.assert_allclose(events.factor, [math.nan, math.nan, 1, 1], atol=1e-8)
     # 1 - 2/(1 + N) at the pair with B that is visited most: of the first layer in two episodes, then of the second.
@@ -131,7 +131,7 @@ def test_self_tuning_with_its_own_gaps_in_the_place_of_term_iii():
     statements = found.statements()
     assert statements["term iii"].right == pytest.approx(gaps, rel=1e-12)
     assert all(statement.holds for statement in statements.values())
-    # What stands on the plausible sets loses their delta as well: optimism, and all that follows from it.
+    # The probability of statements that rest on optimism is lower by the delta of the plausible sets.
     shares = {"hellinger": 1 - 0.05 / 8, "term iii": 1.0, "term i, bonus": 1 - 0.05 / 2, "azuma": 1 - 0.05 / 4}
     shares |= {"term iv": 1 - 0.05 / 4 - 0.05, "expected": 1 - 3 * 0.05 / 4 - 0.05, "regret": 1 - 2 * 0.05, "trivial": 1.0}
     assert {name: statements[name].probability for name in shares} == pytest.approx(shares, rel=1e-12)
@@ -160,7 +160,7 @@ def test_the_run_of_another_agent_or_environment_is_refused():
     with pytest.raises(of.OpoError, match=r"run: the regret of episode \d+ is .* and the environment of the run are needed"):
         run_events(elsewhere, agent, run)
     fewer = of.FiniteContexts(env.mdps[:2])
-    with pytest.raises(of.OpoError, match=r"run: the context of episode \d+, 2, is none of cmdp's with a probability above 0"):
+    with pytest.raises(of.OpoError, match=r"run: the context of episode \d+, 2, has no positive probability in cmdp"):
         run_events(fewer, agent, run)
     assert run_events(env, agent, run).played == pytest.approx(run.regret.sum(), rel=1e-12)
 
@@ -191,7 +191,7 @@ def test_event_studies_that_are_refused_before_the_first_run(monkeypatch):
     env = random_world()
     monkeypatch.setattr(sys.modules["opo_fast.analysis.event_study"], "simulate", None)
     for options, text in [
-        ({"seeds": [0, 1, 0]}, r"seeds\[2\] is 0, which is seeds\[0\] too"),
+        ({"seeds": [0, 1, 0]}, r"seeds\[2\] is 0, and so is seeds\[0\]"),
         ({"seeds": [0.5]}, r"seeds\[0\] is 0\.5: a whole number"),
         ({"seeds": []}, "seeds: at least one"),
         ({"gamma": 1e9}, r"gamma is 1000000000\.0: at most"),
@@ -244,7 +244,7 @@ def test_visits_that_are_forgotten_break_the_factor_of_six():
 
 
 def test_a_threshold_above_the_papers_breaks_the_factor_of_six():
-    # A fit that never gets where the truth always does; event A is not noticed at gamma = 10^9.
+    # The fit never reaches a state that the truth always reaches; gamma = 10^9 hides event A.
     truth = of.LayeredMDP(LAYOUT, np.full((3, 2), 0.5), [np.array([[[1.0, 0.0], [1.0, 0.0]]])])
     fit = truth.with_losses(truth.losses), of.LayeredMDP(LAYOUT, truth.losses, [np.array([[[0.0, 1.0], [0.0, 1.0]]])])
     steps = stack(optimistic_steps([fit[1]] * 40, **SMALL))
@@ -267,7 +267,7 @@ def test_visits_counted_fourfold_break_the_change_of_measure():
 
 
 class Stuck:
-    """A class whose oracle says the same candidate whatever it sees."""
+    """A class whose oracle always gives the same candidate."""
 
     def __init__(self, inner, candidate):
         self.inner, self.candidate, self.size = inner, candidate, inner.size

@@ -1,4 +1,4 @@
-"""The terms of the regret for every agent that has them: identities of the proof, the plain NumPy loops, and values by hand."""
+"""The terms of the regret for every agent that has them: the identities of the proof, plain NumPy loops, and values by hand."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_steps_from_the_engine_are_those_of_the_plain_loop(name, masked):
     mask = rng.random(env.layout.shape) < 0.7
     mask[np.arange(len(mask)), rng.integers(env.layout.n_actions, size=len(mask))] = True
     options = {"action_mask": mask} if masked else {}
-    # Without the environment's own mask in them.
+    # Without the environment's mask.
     free = of.FiniteDynamicsClass([lambda c, m=m: [np.array(block) for block in m(c).arrays()] for m in env.dynamics_models])
     agent = of.OPO(
         env.layout,
@@ -122,12 +122,12 @@ def test_self_tuning_steps_are_those_of_the_plain_loop():
     for _, t, step in agent_steps(agent, [(context, range(40))]):
         policy = self_tuning_chain(history[:t], agent.rule).policy if t else env.mdp(context).uniform_policy()
         np.testing.assert_allclose(step.policy, policy, atol=1e-9)
-        # Q is at least Algorithm 1's, and the bound over all that is plausible where that is the greater.
+        # Q is the maximum of Algorithm 1's Q and the lower bound over the plausible models.
         plain = np.maximum(0.0, step.model.losses - step.bonus + step.ahead)
         assert (step.q >= plain - 1e-12).all()
         np.testing.assert_allclose(step.v, (step.policy * step.q).sum(axis=1), atol=1e-12)
         np.testing.assert_allclose(step.q - (step.model.losses - step.bonus + step.ahead), step.truncation, atol=1e-12)
-        # The visits are there although the policies never need them.
+        # The steps have visits although the bonuses have no effect on the policies.
         visits = sum(
             (of.occupancy(step.model, self_tuning_chain(history[:i], agent.rule).policy) for i in range(1, t)), np.zeros(env.layout.shape)
         )
@@ -164,7 +164,7 @@ def test_terms_in_expectation_over_the_contexts(name):
     )  # fmt: skip
     agent, run = played(name, env, 30)
     expected = regret_decomposition(env, agent, run, expected=True)
-    # The same run at the contexts one by one.
+    # The same steps at each context separately.
     each = []
     for context in (0, 2):
         fixed = of.FiniteContexts(env.mdps, np.eye(3)[context])

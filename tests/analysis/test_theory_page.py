@@ -1,4 +1,4 @@
-"""The page on the theory: every number of its worked example, its names, and its statements about bounds."""
+"""docs/theory.md: every number of its worked example, its names, and its statements about bounds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_number_of_the_example(written, models):
     assert events.inaccurate.tolist() == [False, True]
     assert events.hellinger[1] == pytest.approx(0.034, abs=5e-4)
     assert not events.under_explored.any()
-    # The chain, its plain form and the public operations say the same.
+    # The chain, the plain form and the public operations agree.
     np.testing.assert_allclose(of.policy_chain([fit], **GIVEN), written["pi^2"], atol=1e-12)
     np.testing.assert_allclose(of.reference.policy_chain([fit], **GIVEN), written["pi^2"], atol=1e-12)
     np.testing.assert_allclose(of.occupancy(fit, first.policy), written["N^2"], atol=1e-12)

@@ -246,7 +246,7 @@ def test_resource_gathering_from_its_definition():
     for horizon, value in ((10, 0.9), (20, 1.87561), (50, 5.22624883402189), (200, 22.07144159280847)):
         assert reward_of(table, horizon) == pytest.approx(value, abs=1e-9)
     assert of.solve(table.layered(200)).v[0] == pytest.approx(177.92855840719153, abs=1e-9)
-    # The published count looks at the attacked state, one step after the attack: 20 of its steps are 19 of ours.
+    # The published count is taken in the attacked state, one step after the attack, so its 20 steps are 19 here.
     assert reward_of(envs.gathering_table(gold=0, attacked=1), 19) == pytest.approx(0.840472071, abs=1e-9)
 
 
@@ -278,7 +278,7 @@ def test_families_refuse_tables_that_do_not_fit():
         envs.family([a, b], 3)
     free = envs.TabularMDP(np.ones((1, 2, 1)), np.zeros(1))
     masked = envs.TabularMDP(np.ones((1, 2, 1)), np.zeros(1), 0, [[True, False]])
-    with pytest.raises(of.OpoError, match="another action_mask"):
+    with pytest.raises(of.OpoError, match="different action masks"):
         envs.family([free, masked], 3)
 
 
@@ -343,7 +343,7 @@ def test_arm_rates_of_the_randomised_trial():
 
 
 def test_groups_of_patients_mix_to_the_arm_rates():
-    """Weighted by the patients of a treatment in each group, the groups' rates are the treatment's rate."""
+    """The mean of the groups' rates, weighted by the patients of a treatment in each group, is the rate of the treatment."""
     pytest.importorskip("lifelines")
     from opo_fast.envs.bandits import _trial
 
@@ -372,7 +372,7 @@ def test_a_bar_shows_that_a_model_is_being_described(capsys, monkeypatch):
     described = [envs.describe(env, progress=progress) for progress in (True, False, None)]
     assert described[0] == described[1] == described[2]
     assert capsys.readouterr().err.count("models and values of random-finite") == 1
-    # On a terminal it comes by itself, after two seconds.
+    # On a terminal the bar appears by default, after two seconds.
     waits = []
 
     class AtOnce(threading.Timer):

@@ -1,10 +1,11 @@
-"""docs/environments.md: a row, values and a picture for each environment, and the values are right."""
+"""docs/environments.md: the list is that of the registry, each environment has values and a picture, and the values are right."""
 
 from __future__ import annotations
 
 import importlib.util
 import pathlib
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from opo_fast import envs
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "environments.md").read_text()
 VALUES = re.findall(r"^\| `([\w-]+)` \|" + r" (\d+\.\d{4}) \|" * 4, PAGE, flags=re.MULTILINE)
+SCRIPT = DOCS.parent / "bench" / "environment_pictures.py"
 EXTRA = {"icu": "icu_sepsis", "gym": "gymnasium", "sklearn": "sklearn", "trial": "lifelines"}
 
 
@@ -42,6 +44,18 @@ def test_every_environment_has_a_row_values_and_a_picture():
         assert re.search(rf"^!\[.{{40,}}\]\(images/environments/{name}\.png\)$", PAGE, flags=re.MULTILINE)
         picture = DOCS / "images" / "environments" / f"{name}.png"
         assert 5_000 < picture.stat().st_size < 60_000
+
+
+def test_the_page_is_what_its_script_writes():
+    updated = runpy.run_path(str(SCRIPT))["updated"]
+    assert updated(PAGE, {}) == PAGE, (
+        "docs/environments.md is out of date: run `python bench/environment_pictures.py` with no or the new names"
+    )
+    # A new environment gets a row of values and a picture in the order of the registry; the texts of all others are kept.
+    shortened = "\n".join(line for line in PAGE.split("\n") if "`taxi` | 1" not in line and "taxi.png" not in line)
+    again = updated(shortened, {"taxi": "| `taxi` | 1.0000 | 0.5000 | 0.2500 | 0.7500 |"})
+    assert "| `taxi` | 1.0000 | 0.5000 | 0.2500 | 0.7500 | backward induction |\n| `cliff-walking` | 2." in again
+    assert [line for line in again.split("\n") if "taxi" not in line] == [line for line in PAGE.split("\n") if "taxi" not in line]
 
 
 @pytest.mark.parametrize("row", VALUES, ids=[row[0] for row in VALUES])

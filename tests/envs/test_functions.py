@@ -1,4 +1,4 @@
-"""Environments from functions, terminal values, losses that are drawn with the next state, and masks that an agent must have."""
+"""Environments from functions: terminal values, losses that depend on the next state, and action masks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_loss_of_the_next_state_is_drawn_with_it(terminal):
     names = np.array(env.state_names, int)
     steps = names[log.states[:, 1:3]] - names[log.states[:, :2]]
     np.testing.assert_array_equal(log.losses[:, :2], np.where(steps < 0, 0.9, 0.2))
-    # The last step's next state is in no layer without terminal values: its loss has the law of the pair all the same.
+    # Without terminal values the last next state is in no layer, but the loss still has the distribution of the pair.
     last = log.losses[log.actions[:, 2] == 0, 2]
     assert set(last) == {0.9, 0.2}
     assert abs((last == 0.9).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / last.size)
@@ -100,7 +100,7 @@ def test_candidates_contexts_and_allowed_actions():
     assert env.state_names[:3] == ("start", "0", "1")
     assert env.action_mask[1].tolist() == [True, True]
     assert env.action_mask[2].tolist() == [False, True]
-    # From 1 nothing can be done; from 0 in context 2, and from 1, state 2 is never met by resting. In context 0 pushing leaves 0.
+    # State 2 costs 1 in context 2, and resting in 0 and 1 never reaches it. State 0 costs 1 in context 0, and pushing leaves it.
     assert of.solve(env.mdp(2)).v[0] == 0.0
     assert of.solve(env.mdp(0)).v[0] == pytest.approx(0.5 * 1.0)
     assert len(env.dynamics_class) == len(env.loss_class) == 2
@@ -117,11 +117,11 @@ def test_what_a_function_must_not_return():
             envs.from_functions(2, 0, ["a"], transitions, loss)
     with pytest.raises(of.OpoError, match=r"allowed\(0, 0\) has 'c': one of \['a'\] is needed"):
         envs.from_functions(2, 0, ["a"], lambda *given: 0, lambda *given: 0.0, allowed=lambda *given: ["c"])
-    with pytest.raises(of.OpoError, match="loss and next_loss: one of the two is needed"):
+    with pytest.raises(of.OpoError, match="loss and next_loss: exactly one of them is needed"):
         envs.from_functions(2, 0, ["a"], lambda *given: 0)
 
 
-def test_an_agent_without_the_mask_is_refused_with_the_word_that_helps():
+def test_an_agent_without_the_mask_is_refused_with_a_hint():
     env = envs.from_functions(
         2, 0, ["a", "b"], lambda *given: 0, lambda *given: 0.0, allowed=lambda stage, state: ["a"] if stage else ["a", "b"]
     )
@@ -136,5 +136,5 @@ def test_an_agent_without_the_mask_is_refused_with_the_word_that_helps():
 
 @pytest.mark.parametrize("answer", [None, ["a", "b"], ([1], 1.0), np.zeros(2)])
 def test_what_is_no_next_state_is_named(answer):
-    with pytest.raises(of.OpoError, match=r"transitions\('c', 0, 'x', 'u'\) gives .*a next state, or a mapping"):
+    with pytest.raises(of.OpoError, match=r"transitions\('c', 0, 'x', 'u'\) is .*a next state, or a mapping"):
         envs.from_functions(3, "x", ["u", "v"], [lambda *given: answer], loss=lambda *given: 0.5, contexts=["c"])

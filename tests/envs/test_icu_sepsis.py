@@ -1,4 +1,4 @@
-"""ICU-Sepsis: the known values of cases/CASES.md section 1, and what the environment promises."""
+"""ICU-Sepsis: the published values, and the properties that the environment documents."""
 
 import hashlib
 import importlib.util

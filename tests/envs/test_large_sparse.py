@@ -1,4 +1,4 @@
-"""Inventory and queue network: transitions by brute force, the flat constructor, memory while building."""
+"""Inventory and queueing network: transitions by brute force, the flat constructor, and memory during construction."""
 
 import itertools
 import tracemalloc

@@ -1,4 +1,4 @@
-"""The worlds of the lower bounds: their optimum, gap, classes, and what exploration costs there."""
+"""The environments of the lower bounds: their optimum, gap and classes, and the cost of exploration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opo_fast import agents, envs
 
 
 def gaps(mdp):
-    """Q less V of every action but the best, at states that the optimum or any policy reaches."""
+    """Q - V of all actions but the best, at states that the optimum or any policy reaches."""
     optimum = of.solve(mdp)
     return np.sort(optimum.q - optimum.v[:, None], axis=1)[:, 1:]
 
@@ -43,7 +43,7 @@ def test_an_answer_at_one_place_says_nothing_about_another():
     flat = tables.reshape(27, -1, 3).argmin(axis=2)
     differing = np.flatnonzero(np.ptp(flat, axis=0))
     assert len(differing) == 3
-    # All 27 combinations of the three answers are there, each once, and the first action is the best one elsewhere.
+    # Each of the 27 combinations of the three answers occurs once, and elsewhere the first action is the best.
     assert len({tuple(row) for row in flat[:, differing]}) == 27
     assert not np.delete(flat, differing, axis=1).any()
 
@@ -87,12 +87,12 @@ def test_a_smaller_gap_and_more_unknown_places_cost_more():
 
     easy, uniform = regret(), 400 * 2 * 0.4 / 2
     assert easy < 0.2 * uniform
-    # Where nothing is unknown there is one candidate, which is believed from the second episode on.
+    # Without unknown places there is one candidate, and all policies are optimal from the second episode on.
     known = regret(unknown=0)
     assert known < 2 * 0.4
     # Each unknown place costs as much as any other.
     assert regret(unknown=1) - known == pytest.approx((easy - known) / 3, rel=0.2)
-    # Half the gap costs twice as much; at a quarter of it T is nearly too small, and the uniform policy loses 40.
+    # Half the gap costs twice as much; at a quarter of it T is almost too small, and the regret of the uniform policy is 40.
     assert 1.5 < regret(gap=0.2) / easy < 2.5
     assert 2 * easy < regret(gap=0.1) < 40
 

@@ -105,10 +105,10 @@ def test_states_and_actions_have_the_names_of_the_files(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0:(0,1)\n", "line 1: '0:\\(0,1\\)' is no first line: the variables"),
+        ("0:(0,1)\n", "line 1: '0:\\(0,1\\)' is not a first line: the variables"),
         (STA.replace("1:(1,false)", "1:(1)"), "line 3: '1:\\(1\\)': a state and 2 values"),
         (STA.replace("3:(3", "4:(3"), "line 5: the state is 4: 0 to 3"),
-        (STA.replace("3:(3", "2:(3"), "line 5: state 2 was given already"),
+        (STA.replace("3:(3", "2:(3"), "line 5: state 2 was already given"),
         (STA.replace("3:(3,true)\n", ""), "line 4: state 3 is missing"),
     ],
 )
@@ -140,21 +140,21 @@ BAD_TRA = [
     ("", "the file is empty"),
     ("# nothing\n", "the file is empty"),
     ("4 6 8\n", "line 1"),
-    ("4 6 9\n" + FKNP["tra"].split("\n", 1)[1], "line 9: the file ends after 8 transitions: the first line says 9"),
+    ("4 6 9\n" + FKNP["tra"].split("\n", 1)[1], "line 9: the file ends after 8 transitions, but the first line says 9"),
     (FKNP["tra"][: FKNP["tra"].rindex("3 1 0")], "line 8: the file ends after 7"),
     (FKNP["tra"].replace("0.3 safe", "0.4 safe"), r"line 3: state 1, choice 0: the probabilities sum to 1\.1"),
     (FKNP["tra"].replace("1 1 3 0.5", "1 1 9 0.5"), "line 6: the next state is 9: 0 to 3"),
-    (FKNP["tra"].replace("1 1 3 0.5", "1 1 2 0.5"), "line 6: the transition from state 1 to 2 was given in line 5"),
+    (FKNP["tra"].replace("1 1 3 0.5", "1 1 2 0.5"), "line 6: the transition from state 1 to 2 was already given in line 5"),
     (FKNP["tra"].replace("1 1 3 0.5 risk", "1 1 3"), "line 6: 3 columns"),
     (FKNP["tra"].replace("1 1 3 0.5 risk", "1 1 3 0.5 risk now"), "line 6: 6 columns"),
     (FKNP["tra"].replace("1 1 3 0.5", "1 1 3 half"), "line 6: the probability is 'half'"),
     (FKNP["tra"].replace("1 1 3 0.5", "1 1 3 nan"), "line 6: the probability is nan"),
     (FKNP["tra"].replace("1 1 3 0.5", "1 1.5 3 0.5"), r"line 6: the choice is '1\.5'"),
     (FKNP["tra"].replace("1 1 3 0.5", "-1 1 3 0.5"), "line 6: the state is -1"),
-    (FKNP["tra"].replace("3 1 0", "3 2 0"), "line 9: state 3 has 2 choices, and one numbered 2"),
-    (FKNP["tra"].replace("4 6 8", "4 7 8"), "line 1: 7 choices are announced"),
+    (FKNP["tra"].replace("3 1 0", "3 2 0"), "line 9: state 3 has 2 choices, one of them numbered 2"),
+    (FKNP["tra"].replace("4 6 8", "4 7 8"), "line 1: the line says 7 choices"),
     ("mdp 1\n0 0 0 1\n", "line 1"),
-    ("pomdp\n0 0 0 1\n", "line 1: 'pomdp' is no first line"),
+    ("pomdp\n0 0 0 1\n", "line 1: 'pomdp' is not a first line"),
     ("# c\r\n\r\n2 2\r\n0 1 1\r\n1 1 0.9\r\n", r"line 5: state 1, choice 0: the probabilities sum to 0\.9"),
 ]
 
@@ -169,13 +169,13 @@ def test_malformed_transitions(tmp_path, text, words):
 
 BAD_REWARDS = [
     ("srew", "", "empty"),
-    ("srew", "4 3\n0 1\n1 2\n", "line 3: the file ends after 2 rewards: the first line says 3"),
-    ("srew", "0 1\n1 2\n", "line 1: '0 1' is no first line"),
+    ("srew", "4 3\n0 1\n1 2\n", "line 3: the file ends after 2 rewards, but the first line says 3"),
+    ("srew", "0 1\n1 2\n", "line 1: '0 1' is not a first line"),
     ("srew", "4 2\n0 1\n9 2\n", "line 3: the state is 9"),
-    ("srew", "4 2\n0 1\n0 2\n", "line 3: this reward was given in line 2"),
+    ("srew", "4 2\n0 1\n0 2\n", "line 3: this reward was already given in line 2"),
     ("srew", "4 2\n0 1\n1 inf\n", "line 3: the reward is inf"),
     ("srew", "4 2\n0 1\n1 2 3 4 5\n", "line 3: 5 columns"),
-    ("trew", "4 6 1\n0 1 1 3\n", "line 2: state 0 has 1 choices, and none numbered 1"),
+    ("trew", "4 6 1\n0 1 1 3\n", "line 2: state 0 has 1 choices, but none numbered 1"),
     ("trew", "4 6 1\n0 0 2 3\n", "line 2: state 0, choice 0 has no transition to state 2"),
     ("rew", "0 one\n", "line 1: the reward is 'one'"),
 ]
@@ -191,7 +191,7 @@ def test_malformed_rewards(tmp_path, kind, text, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0=init\n", "line 1: '0=init' is no label"),
+        ("0=init\n", "line 1: '0=init' is not a label"),
         ('0="init"\n0: 3\n', "line 2: the label '3' was not declared"),
         ('0="init"\n7: 0\n', "line 2: the state is 7"),
         ("#DECLARATION\ninit\n0 init\n", "#END is missing"),

@@ -1,4 +1,4 @@
-"""Adapters and tables: known values of cases/CASES.md sections 2 and 3, round trips, refusals."""
+"""Adapters and tables: published values, round trips, refused input."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_frozen_lake_tends_to_fourteen_seventeenths():
 
 
 @pytest.mark.parametrize("rate", [0.2, 1 / 3, 0.5, 0.8, 1.0])
-def test_the_uniform_policy_does_not_feel_the_success_rate(rate):
+def test_the_uniform_policy_does_not_depend_on_the_success_rate(rate):
     pytest.importorskip("gymnasium")
     table = from_gymnasium("FrozenLake-v1", success_rate=rate)
     assert uniform(table, 6) == pytest.approx(0.000732421875, abs=1e-12)
@@ -125,7 +125,7 @@ def broken(s, a, row):
         (broken(0, 1, [(float("nan"), 0, 0.0, False)]), "probability of next state 0 is nan"),
         (broken(0, 1, [(1.0, 0, float("inf"), False)]), "reward of next state 0 is inf"),
         ({0: GOOD[0], 1: {0: GOOD[1][0]}}, "state 1, action 1 is missing"),
-        ({0: GOOD[0], 2: GOOD[1]}, "there is no entry 1"),
+        ({0: GOOD[0], 2: GOOD[1]}, "entry 1 is missing"),
         ({}, "empty"),
         (7, "int"),
     ],

@@ -1,7 +1,7 @@
-"""One attempt for each seed: something valid, made wrong in one or two places, is tried; what comes of it is judged.
+"""One attempt for each seed: a valid input is mutated in one or two places and used, and the outcome is judged.
 
-An attempt is good where it is refused with `OpoError` (the command line: with a line and a status), or accepted and then
-works: policies are policies, numbers agree with the reference. Everything else is a finding.
+An outcome is good if the input is refused with an `OpoError` (the command line: with one line and an exit code), or if it is accepted and
+works: policies are distributions, and numbers agree with the reference. Everything else is a finding.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Attempt = Callable[[np.random.Generator], str]
 
 
 class Finding(AssertionError):
-    """What must not happen: a wrong answer, or an error of the wrong kind."""
+    """A wrong answer, or an error of the wrong kind."""
 
 
 def twice(rng: np.random.Generator, value: Any) -> Any:
-    """Mutated in one place, sometimes in two."""
+    """A value mutated in one place, sometimes in two."""
     changed = mutated(rng, value)
     return mutated(rng, changed) if rng.random() < 0.25 else changed
 
@@ -43,7 +43,7 @@ def check_policy(layout: of.Layout, mask: Any, policy: Any) -> None:
 
 
 def restored_state(rng: np.random.Generator) -> str:
-    """An agent's state, mutated, into a fresh agent that then goes on."""
+    """Restore a mutated state into a new agent, which then goes on."""
     name = pick(rng, worlds.AGENTS)
     env, agent = worlds.trained(name)
     state = twice(rng, agent.state())
@@ -60,7 +60,7 @@ def restored_state(rng: np.random.Generator) -> str:
 
 
 def used_after(name: str, use: Callable[[], Any]) -> None:
-    """What was accepted must work: an error later, which no longer says what was wrong, is a finding."""
+    """Turn errors after a state was accepted into findings, since they no longer say what is wrong with the state."""
     try:
         use()
     except of.OpoError as error:
@@ -76,7 +76,7 @@ def go_on(env: Any, agent: Any, episodes: int = 2) -> None:
 
 
 def restored_run(rng: np.random.Generator) -> str:
-    """The state of a run with its chains, mutated, into a fresh run that then goes on."""
+    """Restore a mutated state of a run, chains included, into a new run, which then goes on."""
     name = pick(rng, ["opo", "rm-ucdd", "e-uc3rl", "opo single", "opo tabular", "opo doubling", "lolipop"])
     env, state = worlds.run_state(name)
     state = dict(state)
@@ -110,10 +110,10 @@ SAME = {"occupancy", "evaluate", "solve", "exponential_weights", "policy_chain"}
 @functools.cache
 def public_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-    import test_wrong_types
+    from public_calls import CALLS
 
-    # What sets threads or takes the time of whole studies is tried elsewhere.
-    calls = {name: (call, dict(arguments)) for name, (call, arguments) in test_wrong_types.CALLS.items() if name != "set_threads"}
+    # Without calls that change the number of threads.
+    calls = {name: (call, dict(arguments)) for name, (call, arguments) in CALLS.items() if name != "set_threads"}
     if "frozen_lake" in calls:
         # Gymnasium takes half a minute for a lake of 255 x 255 fields.
         del calls["frozen_lake"][1]["size"]
@@ -121,7 +121,7 @@ def public_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
 
 
 def called(rng: np.random.Generator) -> str:
-    """A public function with an argument or two mutated."""
+    """Call a public function with one or two mutated arguments."""
     calls = public_calls()
     name = pick(rng, list(calls))
     function, arguments = calls[name]
@@ -155,7 +155,7 @@ TREW = "3 4 2\n0 0 1 3\n2 0 2 0.5\n"
 
 @functools.cache
 def valid_files() -> dict[str, tuple[bytes, Callable[[pathlib.Path], Any]]]:
-    """Each kind of file: its content, and what reads it and uses what it held."""
+    """For each kind of file its content, and a function that reads it and uses the result."""
     env = worlds.finite()
     folder = pathlib.Path(tempfile.mkdtemp())
     _, agent = worlds.trained("opo")
@@ -204,7 +204,7 @@ def _csr(mdp: of.LayeredMDP) -> list[Any]:
 
 
 def read_file(rng: np.random.Generator) -> str:
-    """A file with some bytes wrong; some are archives whose members are changed and whose checksums agree."""
+    """Read a file with wrong bytes, or an archive with changed members and without checksums."""
     name = pick(rng, list(valid_files()))
     content, reader = valid_files()[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -212,7 +212,7 @@ def read_file(rng: np.random.Generator) -> str:
         path.write_bytes(content)
         if name.endswith("npz") and rng.random() < 0.7:
             with np.load(path) as file:
-                # Without checksums, as of an older version: with them every change is found there.
+                # As an older version wrote it: checksums would find every change.
                 members = {key: file[key] for key in file.files if key != "checksums"}
             key = pick(rng, list(members))
             changed = mutated_text(rng, str(members[key])) if key == "meta" else mutated(rng, members[key])
@@ -229,7 +229,7 @@ def read_file(rng: np.random.Generator) -> str:
 
 
 def read_model_text(rng: np.random.Generator) -> str:
-    """PRISM's files with words or lines wrong."""
+    """Read PRISM files with wrong words or lines."""
     texts = {"m.tra": TRA, "m.lab": LAB, "m.sta": STA, "m.srew": SREW, "m.trew": TREW}
     for _ in range(int(rng.integers(1, 3))):
         name = pick(rng, list(texts))
@@ -265,7 +265,7 @@ LINES = [
 
 
 def command(rng: np.random.Generator) -> str:
-    """A command line with words wrong; the program ends with a status, and without a traceback."""
+    """Run a command line with wrong words; the program must end with an exit code and without a traceback."""
     from typer.testing import CliRunner
 
     from opo_fast.cli.commands import app
@@ -296,7 +296,7 @@ COMMANDS: list[Attempt] = [command]
 
 
 def attempt(kind: Attempt, seed: int) -> str:
-    """One attempt, with warnings aside; an error that is not documented becomes a finding."""
+    """Make one attempt without warnings; an undocumented error becomes a finding."""
     rng = np.random.default_rng([seed, sum(kind.__name__.encode())])
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

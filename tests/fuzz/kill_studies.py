@@ -1,4 +1,4 @@
-"""Studies that are killed at random moments, over and over, and compared bit by bit with one that nobody disturbed.
+"""Studies that are killed again and again at random moments, and compared bit by bit with an undisturbed one.
 
 python tests/fuzz/kill_studies.py                    # 100 kills over npz and parquet, 1 and 2 workers
 python tests/fuzz/kill_studies.py --kills 8 --seed 3
@@ -28,7 +28,7 @@ from opo_fast.study import Results, Study, run_study
 
 MEASURED = ("seconds", "memory")
 WAIT = 1800.0
-"""Seconds after which a process that should end is taken for stuck; on a busy machine a study may finish before it is killed."""
+"""Seconds after which a process that should end counts as stuck."""
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 AGENTS = [{"name": "opo", "grid": {"bonus_scale": [2e-6, 1e-5]}}, "greedy"]
 ENVIRONMENTS = [
@@ -43,7 +43,7 @@ def study_of(format: str) -> Study:
 
 
 def bits(folder: pathlib.Path) -> dict[str, dict[str, bytes]]:
-    """All columns of all finished runs but the measured ones."""
+    """All columns of all finished runs, except measurements."""
     results = Results(folder)
     if results.messages:
         raise SystemExit(f"damaged: {results.messages}")
@@ -55,25 +55,25 @@ def bits(folder: pathlib.Path) -> dict[str, dict[str, bytes]]:
 
 
 def files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of each finished run's file: a run that is done twice has another."""
+    """Inode and time of each finished run's file, which change if a run is done twice."""
     found = (folder / "runs").glob("[!.]*")
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
 
 
 def drive(folder: str, format: str, workers: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    # A shell starts what runs in the background with Ctrl-C ignored, and a study leaves that as it is.
+    # A shell starts background jobs with SIGINT ignored, and a study does not change that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_study(study_of(format), folder, workers=workers, progress=False)
 
 
 def kill_once(rng: random.Random, folder: pathlib.Path, format: str, workers: int) -> str:
-    """Start the study, kill one of its processes at a random moment, and wait until all are gone; tells what was killed."""
+    """Start the study, kill one of its processes at a random moment, and wait until all are gone; returns what was killed."""
     before = len(files(folder)) if folder.exists() else 0
-    # A fork of this process, which has imported everything: only what a study does is killed, and a hundred kills take minutes.
+    # A fork of this process, which has imported everything, so that no kill hits an import and a hundred kills take minutes.
     process = multiprocessing.get_context("fork").Process(target=drive, args=(str(folder), format, workers))
     process.start()
-    # One kill in four hits the start, when nothing is computed yet.
+    # One kill in four is at the start, before anything is computed.
     if rng.random() < 0.75:
         while process.exitcode is None and len(files(folder)) == before:
             time.sleep(0.005)
@@ -92,7 +92,7 @@ def kill_once(rng: random.Random, folder: pathlib.Path, format: str, workers: in
         except ProcessLookupError:
             who = "nobody"
     if who == "worker":
-        # The driver finds the dead worker out and goes on; it is then killed, too, so that the study stays unfinished.
+        # The driver notices the dead worker and goes on, so it is killed too, and the study stays unfinished.
         time.sleep(rng.uniform(0.0, 1.5))
         process.kill()
     process.join(WAIT)
@@ -105,7 +105,7 @@ def kill_once(rng: random.Random, folder: pathlib.Path, format: str, workers: in
 
 
 def campaign(rng: random.Random, place: pathlib.Path, format: str, workers: int, kills: int) -> collections.Counter[str]:
-    """One study, killed and gone on with until it has been killed often enough; a finished one begins anew."""
+    """Kill and resume one study until it has been killed often enough; a finished study begins again."""
     whole, folder = place / f"whole-{format}", place / f"{format}-{workers}"
     if not whole.exists():
         run_study(study_of(format), whole, progress=False)
@@ -133,7 +133,7 @@ def campaign(rng: random.Random, place: pathlib.Path, format: str, workers: int,
 
 
 def finish(folder: pathlib.Path, format: str, reference: dict[str, dict[str, bytes]], known: dict[str, tuple[int, int]]) -> None:
-    """Finish the study undisturbed: all columns are those of the whole one, and nothing is left over."""
+    """Finish the study without kills, and check that all columns are those of the undisturbed one and that no files are left over."""
     summary = run_study(study_of(format), folder, progress=False)
     if (summary.done, summary.failed) != (len(reference), 0) or bits(folder) != reference:
         raise SystemExit(f"not the study that nobody disturbed: {summary}")

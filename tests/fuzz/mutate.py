@@ -1,4 +1,4 @@
-"""Mutations: valid values, files and words made wrong in one place, by a generator that a seed fixes."""
+"""Random mutations of values, files and words in one place; a seed determines them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = ["", "x", "nan", "-1", "1e400", "\x1b[31m", "[/red]", "$\\foo$", "a" * 5
 
 
 class Odd:
-    """An object that nothing expects."""
+    """An object of an unexpected type."""
 
     def __repr__(self) -> str:
         return "Odd()"
@@ -25,7 +25,7 @@ def pick(rng: np.random.Generator, choices: Any) -> Any:
 
 
 def odd_value(rng: np.random.Generator) -> Any:
-    """Something of quite another kind."""
+    """A value of an unexpected type."""
     made = [
         lambda: None, lambda: True, lambda: pick(rng, NUMBERS), lambda: pick(rng, REALS), lambda: pick(rng, WORDS), lambda: [],
         lambda: {}, lambda: (), lambda: Odd(), lambda: [None], lambda: {"a": 1}, lambda: 1j, lambda: np.complex128(1 + 1j),
@@ -37,7 +37,7 @@ def odd_value(rng: np.random.Generator) -> Any:
 
 
 def mutated_array(rng: np.random.Generator, array: np.ndarray) -> Any:
-    """The array with other entries, another shape, another type or another place in memory."""
+    """The array with other entries, or another shape, dtype or memory layout."""
     array = np.array(array)
     kind = int(rng.integers(12))
     if kind == 0 and array.ndim and len(array):
@@ -83,7 +83,7 @@ def mutated_array(rng: np.random.Generator, array: np.ndarray) -> Any:
 
 
 def mutated(rng: np.random.Generator, value: Any) -> Any:
-    """A value like this one with something wrong; what is given is not touched."""
+    """A mutated copy of a value."""
     if rng.random() < 0.15:
         return odd_value(rng)
     if isinstance(value, np.ndarray):
@@ -121,7 +121,7 @@ def mutated(rng: np.random.Generator, value: Any) -> Any:
 
 
 def mutated_bytes(rng: np.random.Generator, content: bytes) -> bytes:
-    """A file with bytes changed, cut, doubled or put in."""
+    """The content of a file with some bytes changed, removed, repeated or inserted."""
     data = bytearray(content)
     kind = int(rng.integers(6))
     if not data or kind == 0:
@@ -143,7 +143,7 @@ def mutated_bytes(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def mutated_text(rng: np.random.Generator, text: str) -> str:
-    """A text file with words or lines changed, dropped or doubled; sometimes with bytes that are no text."""
+    """The content of a text file with words or lines changed, removed or repeated, and sometimes bytes that are not text."""
     if rng.random() < 0.2:
         return mutated_bytes(rng, text.encode()).decode("latin-1")
     lines = text.split("\n")

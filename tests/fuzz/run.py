@@ -1,10 +1,10 @@
-"""Many attempts in processes of their own, so that a crash or a hang is a finding; each is fixed by its kind and seed.
+"""Many attempts in separate processes, so that crashes and hangs are findings; kind and seed determine an attempt.
 
 python -m tests.fuzz.run --kinds CALLS --tries 20000     # CALLS, FILES, COMMANDS, STATES, the name of one kind, or ALL
-python -m tests.fuzz.run --kinds called --first 417 --tries 1     # one attempt again, by what its finding says
+python -m tests.fuzz.run --kinds called --first 417 --tries 1     # repeat one attempt, with kind and seed from its finding
 
-An attempt that takes over 10 seconds or more than 8 GiB, or ends its process, is a finding, too. ALL takes
-from each group in turn, by the shares in `SHARES`. The processes work in a folder of their own, which is thrown away.
+An attempt that takes more than 10 seconds or 8 GiB, or ends its process, is a finding too. ALL takes attempts from all groups in the
+proportions of `SHARES`. The processes work in a temporary folder.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import psutil
 
 HERE = Path(__file__).parent
 PATIENCE = 10.0
-"""Seconds of a processor that an attempt may take, once kernels are compiled."""
+"""Processor seconds that an attempt may take without compiling kernels."""
 START = 300.0
-"""Seconds that an attempt may take which compiles kernels, and any attempt on a machine that is busy."""
+"""Seconds that an attempt may take if it compiles kernels, or if the machine is busy."""
 MEMORY = 8 << 30
-"""Bytes that a process may take beside what is mapped from files."""
+"""Bytes of memory that a process may use, without mapped files."""
 SHARES = {"CALLS": 12, "FILES": 4, "STATES": 3, "COMMANDS": 1}
-"""Attempts of each group in twenty of all."""
+"""Number of attempts of each group among twenty."""
 
 WORKER = """
 import os, resource, sys
@@ -52,7 +52,7 @@ for line in sys.stdin:
 
 
 class Worker:
-    """A process that makes one attempt after the other."""
+    """A process that makes attempts one after the other."""
 
     def __init__(self, folder: str) -> None:
         paths = [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -84,7 +84,7 @@ class Worker:
         return "FINDING it hangs" if late.is_set() else f"FINDING the process ended with {self.process.wait()}"
 
     def _watch(self, patience: float, late: threading.Event, done: threading.Event) -> None:
-        """End the process once an attempt took too long: on its processor, or by the clock where it only waits."""
+        """End the process if an attempt takes too much processor time, or too much wall time while it only waits."""
         clock, used = time.monotonic(), self._used()
         while not done.wait(0.5):
             if self._used() - used > patience or time.monotonic() - clock > START:
@@ -130,10 +130,10 @@ def run(kinds: str, tries: int, first: int = 0, say: bool = False) -> tuple[coll
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         worker = Worker(folder)
         for i, (name, seed) in enumerate(plan(kinds, tries, first)):
-            # Kernels may be compiled at first.
+            # The first attempts may compile kernels.
             outcome = worker.ask(name, seed, START if i < 50 or name not in worker.seen else PATIENCE)
             if outcome == "FINDING it hangs":
-                # Or it compiled a kernel that no attempt before needed: the second time tells.
+                # It may have compiled a kernel, so the attempt is repeated.
                 worker.close()
                 worker = Worker(folder)
                 if worker.ask(name, seed, START).startswith("ok"):

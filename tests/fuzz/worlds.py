@@ -1,4 +1,4 @@
-"""Small valid things to begin from: environments, agents that have learned, oracles with data, and their states."""
+"""Small valid inputs for mutations: environments, trained agents, oracles with data, and their states."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ AGENTS = [
 
 @functools.cache
 def trained(name: str, episodes: int = 24) -> tuple[of.envs.Environment, Any]:
-    """An agent that has learned, and its environment."""
+    """A trained agent and its environment."""
     env, agent = make_agent(name)
     run = Simulation(env, agent, 40, 3)
     for _ in range(episodes):
@@ -93,7 +93,7 @@ def trained(name: str, episodes: int = 24) -> tuple[of.envs.Environment, Any]:
 
 @functools.cache
 def run_state(name: str) -> tuple[of.envs.Environment, dict[str, Any]]:
-    """The state of a run on the way, chains included."""
+    """The state of an unfinished run, chains included."""
     env, agent = make_agent(name)
     run = Simulation(env, agent, 40, 3)
     for _ in range(24):

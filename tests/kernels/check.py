@@ -1,10 +1,10 @@
-"""Run the tests of the kernels where faults show: as plain Python with every branch counted, and compiled with every index checked.
+"""Run the kernel tests in two ways that find more faults: as plain Python with branch coverage, and compiled with bounds checks.
 
-    python tests/kernels/check.py              # both, side by side
-    python tests/kernels/check.py branches     # nothing compiled: fails below all branches of `opo_fast/kernels`
-    python tests/kernels/check.py bounds       # compiled with bounds checks: fails where a kernel was never run
+    python tests/kernels/check.py              # both
+    python tests/kernels/check.py branches     # not compiled: fails unless all branches of `opo_fast/kernels` are covered
+    python tests/kernels/check.py bounds       # compiled with bounds checks: fails unless every kernel was run
 
-Both runs make the same calls, so that what the first reaches, branch by branch, is what the second checks.
+Both runs make the same calls, so every branch that the first covers is checked by the second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTINGS = f"""
 branch = true
 source = {ROOT / "opo_fast" / "kernels"}
 omit =
-    # Machine instructions and what threads do with them exist only where kernels are compiled: their tests compare them with
+    # Machine instructions, and threads that use them, only exist in compiled kernels: their tests compare them with
     # the plain words, and with one thread. How kernels are compiled and cached is not what they compute.
     */_llvm.py
     */_tiles.py
@@ -54,7 +54,7 @@ def branches(folder: pathlib.Path) -> int:
 
 
 def bounds(folder: pathlib.Path) -> int:
-    """The run with bounds checks, with a cache of its own: Numba's does not tell checked code from other code."""
+    """The run with bounds checks. It has its own cache, since Numba's cache does not distinguish code with and without checks."""
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(folder), "ALL_KERNELS": "1"}
     return subprocess.call([sys.executable, *TESTS], cwd=ROOT, env=environment)
 
@@ -63,7 +63,7 @@ RUNS = {"branches": branches, "bounds": bounds}
 
 
 def main(which: list[str]) -> int:
-    """The exit code: 0 where all that was asked for passed."""
+    """Make the runs; returns 0 if all passed."""
     if any(name not in RUNS for name in which):
         print(__doc__)
         return 2

@@ -1,4 +1,4 @@
-"""Where the environment asks for it, a run fails that leaves a kernel out."""
+"""If an environment variable asks for it, a test run fails unless it has compiled every kernel."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import opo_fast.kernels
 
 
 def left_out() -> list[str]:
-    """Kernels that were not compiled in this process. (Parts are compiled with the kernels that they are written into.)"""
+    """Kernels that were not compiled in this process, without the parts that are inlined into others."""
     names = []
     for info in pkgutil.iter_modules(opo_fast.kernels.__path__, "opo_fast.kernels."):
-        # What threads do has its tests in tests/test_threads.py.
+        # Kernels that threads share are tested in tests/threads/.
         if info.name.endswith("._sync"):
             continue
         for name, value in vars(importlib.import_module(info.name)).items():

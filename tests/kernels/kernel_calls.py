@@ -8,16 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
+import scipy.sparse as sp
 from strategies import random_model, random_policy
 
-from opo_fast.kernels import batch, chain, evaluation, forward, self_tuning, slices
+import opo_fast as of
+from opo_fast.kernels import _groups, batch, chain, evaluation, forward, self_tuning, slices
 from opo_fast.kernels._sync import GATE
 from opo_fast.model.layout import aligned
 
 INTERPRETED = bool(numba.config.DISABLE_JIT)
 
 SIZES = [1, 5, 13, 3]
-"""Layers of less than four states, of four and some, of eight and some: each has a loop of its own."""
+"""Layers of fewer than four states, of four and more, and of eight and more: each has a separate loop."""
 
 MODELS = [
     ("dense", 3, True, np.float64),
@@ -61,10 +63,30 @@ def own(array):
     return copy
 
 
+def wide_model(monkeypatch, successors=13):
+    """A CSR model of 1 to `successors` random next states a row, of which there are more than the caches hold; and its transitions."""
+    n_states = _groups.MANY
+    if INTERPRETED:
+        n_states = 64
+        for module in (_groups, slices):
+            monkeypatch.setattr(module, "MANY", 1)
+            monkeypatch.setattr(module, "SCATTERED", 1)
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, successors + 1, 2 * n_states)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.repeat(np.arange(2 * n_states), counts)
+    # Each next state is in a part of its own: sorted, and no two are the same.
+    place = np.arange(starts[-1]) - starts[rows]
+    indices = place * n_states // counts[rows] + rng.integers(0, n_states // successors, starts[-1])
+    data = rng.random(starts[-1])
+    P = sp.csr_array((data / np.add.reduceat(data, starts[:-1])[rows], indices, starts), shape=(2 * n_states, n_states))
+    return of.LayeredMDP.stationary(P, rng.random((n_states, 2)), 3, start=np.full(n_states, 1 / n_states)), P
+
+
 def together(monkeypatch, kernel, before, after, n):
-    """`kernel(*before, me, n, gate, *after)` in `n` threads; what each returned."""
+    """`kernel(*before, me, n, gate, *after)` in `n` threads; returns the result of each."""
     if n > 1 and INTERPRETED:
-        # Without compilation there are no atomic operations: Python's own barrier.
+        # Without compilation there are no atomic operations, so Python's barrier is used.
         barrier = threading.Barrier(n)
         for module in (batch, chain, evaluation, forward, self_tuning, slices):
             monkeypatch.setattr(module, "meet", lambda gate, me, n: barrier.wait(60) if n > 1 else None)
@@ -83,12 +105,12 @@ def forward_scratch(mdp, n, parts):
 
 
 def parts_of(mdp):
-    """Numbers of parts that a forward pass may have: of a dense dynamics one."""
+    """Numbers of parts of a forward pass; dense dynamics only have one."""
     return (1, 3) if mdp.transitions.kind else (1,)
 
 
 def chunks_of(mdp):
-    """Whole layers at a time, and eight states."""
+    """Chunk sizes: whole layers, and eight states."""
     return (mdp.layout.n_states, 8)
 
 

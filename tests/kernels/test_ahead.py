@@ -1,4 +1,4 @@
-"""Steps of a pack that are looked at on the way, that use a short store again, or that stand under many fits, beside single steps."""
+"""Steps of a pack that are looked at on the way, or that stand under many fits, beside single steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import opo_fast as of
-from opo_fast.kernels.ahead import packed_ahead, packed_fit_runs, packed_round, packed_self_tuning_ahead
+from opo_fast.kernels.ahead import packed_ahead, packed_fit_runs, packed_self_tuning_ahead
 from opo_fast.kernels.ingest import pack_candidates, place
 from opo_fast.kernels.packed import packed_steps, packed_visits
 from opo_fast.kernels.packed_self_tuning import packed_self_tuning_steps
@@ -105,30 +105,6 @@ def test_each_lane_is_looked_at_after_its_own_number_of_steps(hedged, keep, with
         assert saturated[j] == (share(alone.visits, lane) if with_bonus else -1)
     for one, other in zip(ahead.changing(), alone.changing(), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("lines", [3, 4, 12])
-@pytest.mark.parametrize("steps", [1, 2, 9])
-def test_a_store_that_is_full_begins_again(lines, steps):
-    short, long = Pack(lines, False), Pack(12, False)
-    # Those before the first step are counted already.
-    for pack in (short, long):
-        packed_visits(*pack.layout, pack.data, pack.store, K - 1, 1, pack.d, pack.w, pack.visits)
-    line = packed_round(short.steps(0, K), steps)
-    packed_steps(*long.steps(steps, K))
-    assert 0 <= line < lines
-    np.testing.assert_array_equal(short.store[line], long.store[K + steps])
-    for one, other in zip(short.changing(), long.changing(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_a_store_that_is_full_from_the_start_loses_no_policy_twice():
-    short, long = Pack(2, False), Pack(12, False)
-    for pack in (short, long):
-        packed_visits(*pack.layout, pack.data, pack.store, K - 1, 1, pack.d, pack.w, pack.visits)
-    packed_round(short.steps(0, K), 4)
-    packed_steps(*long.steps(4, K))
-    np.testing.assert_array_equal(short.visits, long.visits)
 
 
 @pytest.mark.parametrize("n", [1, 5, 9])

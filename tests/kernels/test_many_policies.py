@@ -1,4 +1,4 @@
-"""Many policies under one dynamics, and packs of contexts, beside their twins."""
+"""Kernels for many policies under one dynamics and for packs of contexts, against their NumPy twins."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_batches_of_a_csr_dynamics(case, n, monkeypatch):
 
 @pytest.mark.parametrize("storage", ["dense", "csr"])
 @pytest.mark.parametrize("n_actions", [2, 3])
-def test_weights_that_are_almost_nothing_are_nothing(storage, n_actions, monkeypatch):
-    """A policy of 1e-200 after one of 1e-100: 1e-300 counts as 0, in every lane and also in rows that fill no vector."""
+def test_tiny_weights_count_as_zero(storage, n_actions, monkeypatch):
+    """Probabilities of 1e-200 and 1e-100: their product counts as 0, in every lane and also in rows that do not fill a vector."""
     mdp = model((storage, n_actions, False, np.float64), sizes=[1, 5, 7])
     store = policies(mdp, 2)
     store[1, :n_actions] *= 1e-100
@@ -92,10 +92,10 @@ def test_weights_that_are_almost_nothing_are_nothing(storage, n_actions, monkeyp
 
 
 class Pack:
-    """Eight contexts of one layout and mask, some of them alike."""
+    """Eight contexts with the same layout and mask, some of them with equal models."""
 
     def __init__(self, case):
-        # A mask belongs to its seed.
+        # The same seed gives the same mask.
         self.mdps = [model(case, seed=0 if case[2] else lane % 5) for lane in range(LANES)]
         self.t = self.mdps[0].transitions
         self.layers, self.rows, self.block = self.mdps[0].layout.offsets, self.t.rows, packed_block(self.mdps[0])
@@ -160,6 +160,29 @@ def test_chains_of_a_pack(case, greedy, count_actions):
         close(store[k : k + steps, one] if greedy else store[k:, one], lines[1:] if greedy else lines, 1e-11)
         close(visits[one], past, 1e-11)
         close(v[one], values, 1e-11)
+        close(sum_q[one], sums, 1e-11)
+
+
+@packable
+@pytest.mark.parametrize("count_actions", [False, True])
+def test_a_pack_goes_on_at_the_first_line_of_its_store(case, count_actions):
+    pack, steps, k = Pack(case), 8, 1
+    store, visits, sum_q = pack.lines(4), pack.random(3), pack.random(4)
+    start, visits0, sum0 = store[k].copy(), visits.copy(), sum_q.copy()
+    half_dynamics = np.full(len(pack.block), 0.9)
+    packed_steps(
+        pack.block, pack.layers, pack.rows, steps, k, 0, int(count_actions), pack.data, pack.losses, visits, store, sum_q,
+        aligned(pack.n_states * LANES), *pack.scratch(), 0.6, half_dynamics, 2.5, 0.8,
+    )  # fmt: skip
+    for lane, mdp in enumerate(pack.mdps):
+        one = slice(lane, None, LANES)
+        lines, past, sums, _ = twins.chain(
+            Rows(mdp), pack.losses[one], start[one], visits0[one], sum0[one], steps=steps, bonus_numbers=(0.6, half_dynamics, 2.5),
+            eta=0.8, greedy=False, count_actions=count_actions,
+        )  # fmt: skip
+        # Steps 0 and 1 are done in lines 1 and 2, three more in each round from line 0 on.
+        close(store[:, one], lines[5:], 1e-11)
+        close(visits[one], past, 1e-11)
         close(sum_q[one], sums, 1e-11)
 
 

@@ -1,4 +1,4 @@
-"""Many policies or many models, each with its own result, beside their twins."""
+"""Kernels for many policies or many models, each with its own result, against their NumPy twins."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_more_rows_than_a_block(monkeypatch):
 
 
 @cases
-def test_what_is_no_policy_is_noticed(case, monkeypatch):
+def test_rows_that_are_no_distributions_are_noticed(case, monkeypatch):
     mdp = model(case)
     store = policies(mdp, 9)
     store[7, -1] += 0.1
@@ -98,8 +98,8 @@ def test_what_is_no_policy_is_noticed(case, monkeypatch):
 
 
 def several(case):
-    """Models of one layout and mask, their table, and what they have in common."""
-    # A mask belongs to its seed.
+    """Models with the same layout and mask, their table, and their common arrays."""
+    # The same seed gives the same mask.
     mdps = [model(case, seed=0 if case[2] else seed) for seed in range(5)]
     t = mdps[0].transitions
     table = np.array([one.transitions.places + one.loss_place for one in mdps], np.int64)

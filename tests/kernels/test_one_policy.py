@@ -1,4 +1,4 @@
-"""Backward and forward recursion and the policy chain at one context, beside their twins."""
+"""Backward and forward recursion and the policy chain at one context, against their NumPy twins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import twins
-from kernel_calls import INTERPRETED, MODELS, chunks_of, close, forward_scratch, model, name_of, parts_of, policies, together
+from kernel_calls import INTERPRETED, MODELS, chunks_of, close, forward_scratch, model, name_of, parts_of, policies, together, wide_model
 from twins import Rows
 
 import opo_fast as of
@@ -51,6 +51,21 @@ def test_evaluation(case, n, monkeypatch):
         close(v, expected[1])
 
 
+@teams
+def test_more_values_than_caches_hold(n, monkeypatch):
+    """They are asked for ahead there, if neighbouring states lead far apart."""
+    mdp, P = wide_model(monkeypatch)
+    policy, n_states = policies(mdp, 1)[0], P.shape[1]
+    for greedy in (0, 1):
+        q, v, fault = backward(monkeypatch, mdp, policy, n, STATES, greedy)
+        assert not fault
+        tail = slice(-4 * n_states, None)
+        q1, q2 = q[tail].reshape(2, -1)
+        close(np.concatenate([q1, q2]), mdp.row_losses[tail] + np.concatenate([P @ v[-n_states:], np.zeros(2 * n_states)]))
+        pairs = q[tail].reshape(-1, 2)
+        close(v[-2 * n_states :], pairs.min(axis=1) if greedy else (policy[tail].reshape(-1, 2) * pairs).sum(axis=1))
+
+
 @cases
 @teams
 @pytest.mark.parametrize("greedy", [0, 1])
@@ -88,8 +103,8 @@ def test_layers_that_are_copies(case, n, greedy, monkeypatch):
         close(v, expected[1])
         assert (q == own[0]).all()
         assert (v == own[1]).all()
-        # Values of two layers at a time, and losses of all.
-        two = np.full(d.room, np.nan)
+        # Values of two layers at a time, and losses of all layers.
+        two = np.full(d.two_layers, np.nan)
         work = aligned(n * min(chunk, 13) * mdp.layout.n_actions if t.kind else t.most_rows)
         plan = d.plan(own_losses=False, own_policy=False, start_alone=True)
         after = (plan, chunk, t.width, 0, greedy, mdp.row_losses, given, -1.0, work, two)
@@ -124,7 +139,7 @@ def test_occupancy(case, n, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @cases
-def test_a_row_that_is_no_distribution_is_told(case, monkeypatch):
+def test_a_row_that_is_no_distribution_is_reported(case, monkeypatch):
     mdp = model(case)
     for row in (0, mdp.transitions.n_rows // 2, mdp.transitions.n_rows - 1):
         for entry in (-0.25, 1.5, np.nan, np.inf):
@@ -137,8 +152,8 @@ def test_a_row_that_is_no_distribution_is_told(case, monkeypatch):
 
 
 @pytest.mark.parametrize("n_actions", [2, 3])
-def test_weights_that_are_almost_nothing_are_nothing(n_actions):
-    """The second action has 1e-100 and leads one state up, the others to the lowest: 1e-300 counts as 0."""
+def test_tiny_weights_count_as_zero(n_actions):
+    """The second action has probability 1e-100 and leads one state up, the others lead to the lowest state; 1e-300 counts as 0."""
     states, actions = np.arange(9).repeat(n_actions), np.tile(np.arange(n_actions), 9)
     block = np.zeros((9, n_actions, 9))
     block[states, actions, np.where(actions == 1, np.minimum(states + 1, 8), 0)] = 1.0
@@ -215,8 +230,34 @@ def test_chain(case, n, greedy, count_actions, monkeypatch):
             close(sum_q, sums, 1e-11)
 
 
+@cases
+@teams
+@pytest.mark.parametrize("count_actions", [False, True])
+def test_a_chain_goes_on_at_the_first_line_of_its_store(case, n, count_actions, monkeypatch):
+    mdp = model(case)
+    t, steps, k = mdp.transitions, 8, 1
+    rng = np.random.default_rng(1)
+    half_dynamics = np.full(mdp.layout.horizon, 0.9)
+    store, visits, sum_q = policies(mdp, 4), rng.random(t.n_rows), rng.random(t.n_rows)
+    lines, past, sums, _ = twins.chain(
+        Rows(mdp), mdp.row_losses, store[k].copy(), visits.copy(), sum_q.copy(), steps=steps, bonus_numbers=(0.6, half_dynamics, 2.5),
+        eta=0.8, greedy=False, count_actions=count_actions,
+    )  # fmt: skip
+    parts, chunk = parts_of(mdp)[0], chunks_of(mdp)[0]
+    after = (
+        parts, steps, k, chunk, t.width, 0, int(count_actions), mdp.row_losses, visits, store, sum_q, np.empty(mdp.layout.n_states),
+        *forward_scratch(mdp, n, parts), 0.6, half_dynamics, 2.5, 0.8,
+        np.empty((2 * n, min(chunk, max(mdp.layout.layer_sizes)) * mdp.layout.n_actions)),
+    )  # fmt: skip
+    together(monkeypatch, chain_steps, t.arguments, after, n)
+    # Steps 0 and 1 are done in lines 1 and 2, three more in each round from line 0 on.
+    close(store, lines[5:], 1e-11)
+    close(visits, past, 1e-11)
+    close(sum_q, sums, 1e-11)
+
+
 def test_small_blocks_of_a_model_beyond_the_cache(monkeypatch):
-    """The block of the layer before is asked for while a layer is worked on."""
+    """The block of the previous layer is prefetched while a layer is processed."""
     mdp = model(("dense", 2, False, np.float64), sizes=[1, *[60] * 4])
     policy = policies(mdp, 1)[0]
     q, v, _ = backward(monkeypatch, mdp, policy, 1, mdp.layout.n_states, 0)
@@ -227,7 +268,7 @@ def test_small_blocks_of_a_model_beyond_the_cache(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["above", "below", "negative", "nan"])
 def test_what_is_no_policy_is_noticed_in_every_state(kind, monkeypatch):
-    """States of as many actions are looked at four at a time, and the last ones one by one."""
+    """States with equally many actions are checked four at a time, and the remaining ones one by one."""
     mdp = model(("dense", 3, False, np.float64))
     good = policies(mdp, 1)[0]
     assert not backward(monkeypatch, mdp, good, 1, mdp.layout.n_states, 0)[2]

@@ -1,4 +1,4 @@
-"""Episodes of several models in one call, against the plain rollout of each."""
+"""Episodes of several models in one call, against a rollout of each model."""
 
 from __future__ import annotations
 

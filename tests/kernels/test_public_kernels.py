@@ -1,4 +1,4 @@
-"""The kernels for other people's code beside the package's own functions, bit for bit, and beside their twins."""
+"""The public kernels, against the package's own functions bit for bit and against their NumPy twins."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ OVERLAPS = {
 
 @pytest.mark.parametrize("function", OVERLAPS)
 def test_checked_kernels_refuse_arrays_that_overlap(function):
-    """Each pair of arrays, once the same memory and once shifted by one number; what is only read may overlap."""
+    """Each pair of arrays in the same memory, and shifted by one number; arrays that are only read may overlap."""
     names, may_be_same = OVERLAPS[function]
     arrays, q, v, work = arrays_of(model(MODELS[0]))
     sizes = {name: {"v": v, "work": work}.get(name, q).size for name in names}
@@ -179,7 +179,7 @@ def test_weights_and_bonus_in_place():
 
 @pytest.mark.parametrize("given", [None, 3, [], "model"])
 def test_what_is_no_model_has_no_arrays(given):
-    with pytest.raises(ValueError, match=rf"mdp is a {type(given).__name__}: one opo_fast.LayeredMDP"):
+    with pytest.raises(ValueError, match=rf"mdp is a {type(given).__name__}: an opo_fast.LayeredMDP"):
         kernels.arrays(given)
 
 

@@ -1,4 +1,4 @@
-"""Steps of the self-tuning chain, beside `opo_fast.algorithm.self_tuning`, which is plain NumPy."""
+"""Kernels of the self-tuning chain, against the plain NumPy code in `opo_fast.algorithm.self_tuning`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ variants = pytest.mark.parametrize(("keep", "with_bonus"), [(True, True), (True,
 
 
 def start_of(mdp):
-    """AdaHedge before the first step. At learning rates in the thousands, those of a gap of 0.001, rounding would show."""
+    """AdaHedge before the first step, with a gap so large that the learning rate does not amplify rounding errors."""
     hedge = AdaHedge(mdp.uniform_policy())
     hedge.gap[:] = 0.5
     return hedge
 
 
 def plausible_of(case, seed, sets):
-    """A model and what is plausible beside it: nothing is said, three dynamics (where no mask differs), or radii."""
+    """A model and its plausible set: none, three dynamics (if the masks are equal), or radii."""
     best, rng = model(case, seed), np.random.default_rng(seed)
     radii, lower = rng.choice([0.0, 0.05, 0.4, 1.0], best.layout.shape), 0.3 * rng.random(best.layout.shape)
     if sets == "none":
@@ -54,7 +54,7 @@ def expected_steps(plausible, with_bonus):
     m = Rows(mdp)
     hedge = start_of(mdp)
     lines, visits = [], np.zeros(m.state.size)
-    # A bonus above every value is as good as none.
+    # With a bonus above every value, Q is the lower bound.
     beta_loss, beta_dynamics = (2 * HALVES[0], 2 * HALVES[1]) if with_bonus else (1e9, 1e9)
     betas = Bonus(beta_loss, np.full(m.horizon, beta_dynamics), 1, with_bonus)
     for step in range(STEPS):
@@ -67,7 +67,7 @@ def expected_steps(plausible, with_bonus):
 
 
 class State:
-    """What the kernels go on from: the start of AdaHedge, once or for each lane."""
+    """The state of the chain before the first step, once or for each lane."""
 
     def __init__(self, mdp, lanes):
         hedge, n_rows = start_of(mdp), mdp.transitions.n_rows
@@ -77,7 +77,7 @@ class State:
         self.store[K] = np.repeat(mdp.transitions.gather(hedge.policy), lanes)
         self.regret, self.visits = aligned(n_rows * lanes, zero=True), aligned(n_rows * lanes, zero=True)
         self.last_q = aligned(n_rows * lanes)
-        # Vectors of states are read whole.
+        # Kernels read vectors of states as a whole, so the arrays have room for them.
         self.v, self.excess, self.gap, self.total = (aligned(n * lanes + 8, zero=True) for _ in range(4))
         self.log_actions = aligned(n + 8, zero=True)
         self.gap[: n * lanes], self.total[: n * lanes] = np.repeat(hedge.gap, lanes), np.repeat(counts, lanes)
@@ -131,7 +131,7 @@ packable = pytest.mark.parametrize("case", [case for case in MODELS if case[1] <
 @plausible_sets
 @variants
 def test_steps_of_a_pack(case, sets, keep, with_bonus):
-    # A mask belongs to its seed.
+    # The same seed gives the same mask.
     members = [plausible_of(case, 0 if case[2] else lane % 3, sets) for lane in range(LANES)]
     mdp = members[0].model
     t, block = mdp.transitions, packed_block(mdp)

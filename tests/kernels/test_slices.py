@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import twins
-from kernel_calls import MODELS, close, forward_scratch, model, name_of, policies, together
+from kernel_calls import MODELS, close, forward_scratch, model, name_of, policies, together, wide_model
 from twins import Rows
 
 from opo_fast.kernels.forward import STATES, visit_sweep
@@ -60,7 +60,19 @@ def test_layers_of_more_states_than_are_worked_on_or_sorted_at_a_time(sizes, mon
         assert visits.tobytes() == scattered(monkeypatch, mdp, policy, parts).tobytes()
 
 
-def test_what_is_no_policy_is_told(monkeypatch):
+def test_more_rows_than_caches_hold(monkeypatch):
+    """Weights are asked for ahead there."""
+    mdp, P = wide_model(monkeypatch)
+    policy, n_states = policies(mdp, 1)[0], P.shape[1]
+    for parts in (1, 2):
+        visits, fault = visit(monkeypatch, mdp, policy, 1, parts)
+        assert not fault
+        assert visits.tobytes() == scattered(monkeypatch, mdp, policy, parts).tobytes()
+    one, other = visits[-4 * n_states :].reshape(2, 2 * n_states)
+    close(other.reshape(n_states, 2).sum(axis=1), P.T @ one)
+
+
+def test_a_row_that_is_no_distribution_is_reported(monkeypatch):
     mdp = model(SPARSE[0])
     policy = policies(mdp, 1)[0]
     policy[-1] = 1.5

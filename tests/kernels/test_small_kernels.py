@@ -1,4 +1,4 @@
-"""Weights, checks of inputs, counts, sampling, scores and generated models, beside their twins."""
+"""Kernels for weights, input checks, counts, sampling, scores and generated models, against their NumPy twins."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_numbers_of_the_unit_interval_are_taken():
 
 
 def drawn(probabilities, u):
-    """The first outcome whose cumulated probability is above `u`, else the last of positive probability."""
+    """The first outcome whose cumulative probability exceeds `u`, else the last one with positive probability."""
     total, last = 0.0, None
     for i, p in enumerate(probabilities):
         if p > 0:
@@ -249,7 +249,7 @@ def test_rollouts(case):
 
 
 def test_a_stored_zero_is_never_drawn():
-    """Uniforms of 0 and of 1, the first and the last entry of each row being a 0 that is stored."""
+    """Uniforms of 0 and 1, with stored zeros as the first and last entry of each row."""
     block = sp.csr_array((np.array([0.0, 0.25, 0.75, 0.0] * 2), np.tile(np.arange(4), 2), np.array([0, 4, 8])), shape=(2, 4))
     assert block.nnz == 8
     layout = of.Layout([1, 4], 2)
@@ -278,7 +278,7 @@ def test_probabilities_of_steps_that_cannot_be(case):
 
 
 def test_rows_of_least_squares_problems():
-    """R'R is the sum of the rows' outer products, R upper triangular; of features and targets that are 0, too."""
+    """R'R, with R upper triangular, is the sum of the outer products of the rows, also if features and targets are 0."""
     rng = np.random.default_rng(0)
     width, which = 5, rng.integers(0, 3, 40)
     rows = rng.normal(size=(40, width)) * (rng.random((40, width)) < 0.7)
@@ -293,7 +293,7 @@ def test_rows_of_least_squares_problems():
 
 
 def written(counts, fill, n_rows):
-    """The rows that a pair of kernels writes: of each its next states, which increase, and their probabilities."""
+    """The rows that a pair of kernels writes: increasing next states and their probabilities."""
     lengths = np.empty(n_rows, np.int64)
     counts(lengths)
     indptr = np.concatenate([[2], 2 + np.cumsum(lengths)])
@@ -338,7 +338,7 @@ def test_inventories():
     same_rows(rows, [expected(int(s), order) for s in states for order in orders])
 
 
-def test_an_inventory_whose_rows_do_not_fit_is_told():
+def test_an_inventory_whose_rows_do_not_fit_is_reported():
     levels, orders, demand = np.array([3]), np.array([[0]]), np.array([[0.5, 0.5]])
     data, indices = np.empty(20), np.empty(20, np.uint32)
     arguments = levels, orders, 1, demand, np.array([[1.0, 0.5]]), np.array([0, 1, 2])

@@ -1,4 +1,4 @@
-"""The words that kernels are written in: vectors of eight numbers, and tiles of several vectors or numbers."""
+"""The vector operations of the kernels: on vectors of eight numbers, and on tiles of several vectors or numbers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from opo_fast.kernels._simd import (
     clamped,
     fma,
     prefetch,
+    qask,
     qdot,
     qfirst,
     qset,
@@ -78,7 +79,7 @@ def _scalar_exp(x, out):
 
 
 def exponentials(x):
-    """`vexp` and `sexp` of an array whose size is a multiple of 8: the same bits, or the test that asks fails."""
+    """`vexp` and `sexp` of an array whose size is a multiple of 8: checks that both give the same bits."""
     vector, scalar = np.empty(x.size), np.empty(x.size)
     _vector_exp(x, vector)
     _scalar_exp(x, scalar)
@@ -171,7 +172,7 @@ def test_eight_vectors_are_transposed():
 
 
 def test_lanes_are_summed_in_the_written_order():
-    """Halves are added, then quarters, then the last two: with these numbers every other order has another last bit."""
+    """Halves are added, then quarters, then the last two; with these numbers any other order changes the last bit."""
     v = np.array([0.1, 1e9, 1e-9, -1e9, 0.7, 1e5, -0.3, 3e-5]) / 3
     expected = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
     assert expected not in (v.sum(), sum(v.tolist()), math.fsum(v))
@@ -269,7 +270,7 @@ def test_positions():
 
 
 def _kernels_of(k):
-    """Tile words at one size. A number of streams is a constant of the function that is compiled: no expression is."""
+    """Tile operations at one size; the number of streams must be a constant of the compiled function."""
     twice, eight = 2 * k, 8 * k
 
     @numba.njit
@@ -351,6 +352,15 @@ def test_lines_of_a_matrix_and_positions_in_an_array():
     matrix, positions, out = np.random.default_rng(0).random((3, 10)), np.array([9, 0, 27, 5], np.uint32), np.empty(27)
     _lines_and_integers(matrix, matrix.reshape(-1), positions, out)
     assert out.tolist() == [*matrix[1, 1:9], *matrix[2, 1:9], *matrix[2, 1:9], *matrix.ravel()[[2, 29, 7]]]
+
+
+@numba.njit
+def _asked(v, indices, last):
+    qask(v, last, indices, indices.size - 4)
+
+
+def test_asking_for_what_lies_beyond_the_array_is_no_read():
+    _asked(np.ones(3), np.array([0, 1, 2, 1 << 30], np.uint32), 2)
 
 
 @numba.njit

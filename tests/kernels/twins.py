@@ -1,4 +1,4 @@
-"""The kernels once more in plain NumPy: whole layers at a time, dense, float64, one number per row."""
+"""NumPy twins of the kernels: whole layers at a time, dense, float64, one number per row."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def bonuses(m, visits, half_loss, half_dynamics, weight):
 
 
 def chain(m, losses, start, visits, sum_q, *, steps, bonus_numbers, eta, greedy, count_actions):
-    """Steps of the chain from the policy `start` on: the policies, it first, then visits, sums of Q and the last values."""
+    """Steps of the chain from the policy `start` on: all policies including `start`, then visits, sums of Q and the last values."""
     policies, visits, sum_q, v = [start], np.array(visits), np.array(sum_q), None
     for step in range(steps):
         if step > 0:

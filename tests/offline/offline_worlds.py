@@ -1,4 +1,4 @@
-"""Three worlds with a behavior policy, a policy to be evaluated, and its exact value; logs drawn by NumPy alone."""
+"""Three environments with a behavior policy, a policy to evaluate and its exact value, and logs drawn with plain NumPy."""
 
 from __future__ import annotations
 

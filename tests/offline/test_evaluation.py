@@ -1,4 +1,4 @@
-"""Off-policy estimates: two steps by hand, known equalities, the promised coverage, and logs that cannot answer."""
+"""Off-policy estimates: two steps by hand, known equalities, coverage of the intervals, and logs that do not support the policy."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def test_two_steps_by_hand():
     assert importance.doubly_robust(weights, log.losses, q, v) == pytest.approx([first, second])
 
 
+@pytest.mark.filterwarnings("ignore:the importance weights rest on few episodes")
 def test_an_action_that_was_not_logged_by_hand():
     # In state 1 only action 1 is in the log: the policy leaves it with probability 0.75 * 0.5.
     log = TrajectoryLog(TWO, **LOG)
@@ -58,7 +59,7 @@ def test_an_action_that_was_not_logged_by_hand():
     assert not found.supported
     assert all(math.isnan(found[name].value) and math.isnan(found[name].low) for name in ("dm", "pdis", "snpdis", "dr"))
     assert "not supported by the log" in str(found)
-    # What rests on a class goes on, and says so.
+    # Estimates with a function class extrapolate, and say so.
     classes = {"loss_class": TabularLossClass(), "dynamics_class": TabularDynamicsClass()}
     found = quiet(log, POLICY, estimators=["dm", "pdis"], **classes, refits=2)
     assert found["dm"].value == pytest.approx(low)
@@ -198,7 +199,7 @@ def test_what_is_wrong_is_named():
         ({"loss_class": TabularLossClass()}, "dynamics_class is missing"),
         (
             {"behavior": np.array([[1.0, 0.0], [0.5, 0.5], [1.0, 0.0]])},
-            "behavior gives the logged action of trajectory 1, step 0 probability 0",
+            "behavior: the logged action of trajectory 1, step 0 has probability 0",
         ),
         ({"folds": 0}, "folds is 0"),
         ({"level": 1.0}, "level is 1"),

@@ -1,4 +1,4 @@
-"""Policies from logs alone: plans, pessimism, Algorithm 1 on a log, and held-out fits."""
+"""Policies learned from logs: plans, pessimism, Algorithm 1 on a log, and held-out errors."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_pessimism_by_hand():
     plan, careful = (learn_from_logs(layout, F, P, log, method) for method in ("plan", "pessimistic"))
     assert (plan.policy(0).tolist(), plan.value(0)) == ([[0.0, 1.0]], 0.1)
     assert (careful.policy(0).tolist(), careful.value(0)) == ([[1.0, 0.0]], 0.4)
-    # Once action 1 was seen to cost little often enough, both plan it: 50 losses of 0 tell 0.1 from 0.9.
+    # After 50 losses of 0 for action 1, which exclude the candidate with 0.9, both plan it.
     more = TrajectoryLog(layout, [0] * 50, [[0]] * 50, [[1]] * 50, [[0.0]] * 50)
     assert learn_from_logs(layout, F, P, more, "pessimistic").policy(0).tolist() == [[0.0, 1.0]]
 
 
 def test_the_worst_of_the_plausible_dynamics_by_hand():
-    # Action 0 leads to the good state (loss 0) surely under both candidates, action 1 surely to the good or surely to the bad one.
+    # Action 0 leads to the good state (loss 0) under both candidates, action 1 under one of them and to the bad state under the other.
     layout = of.Layout([1, 2], 2)
     F = of.FiniteLossClass([lambda c: np.array([[0.2, 0.0], [0.0, 0.0], [1.0, 1.0]])])
     good, bad = [1.0, 0.0], [0.0, 1.0]
@@ -144,7 +144,7 @@ def test_refusals():
     with pytest.raises(of.OpoError, match="method is 'best': 'plan', 'pessimistic' or 'opo' is needed"):
         learn_from_logs(of_world.layout, *TABLES, log, "best")
     learned = learn_from_logs(of_world.layout, *TABLES, log, "pessimistic")
-    with pytest.raises(of.OpoError, match="learns from a log alone"):
+    with pytest.raises(of.OpoError, match="only learns from a log"):
         learned.agent.observe(log[0])
     with pytest.raises(of.OpoError, match="folds is 6: a whole number from 2 to 5"):
         fit_report(log, TABLES[0], folds=6)

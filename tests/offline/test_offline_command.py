@@ -1,4 +1,4 @@
-"""opo-fast offline: from a log or an environment to a policy and what it costs."""
+"""`opo-fast offline`: from a log or an environment to a policy and its value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_table_becomes_a_policy(tmp_path):
         assert low <= value <= high
     rows = list(csv.DictReader((tmp_path / "policy.csv").open()))
     assert {row["context"] for row in rows} == {"mild", "severe"}
-    # In a log of a hundred patients and a step for each state, treating is better; there is nothing to gain in the last step.
+    # Treating is better in the log, except in the last step, where it has no effect.
     assert {(row["state"], row["action"]) for row in rows if row["step"] in "01" and row["state"] == "ward"} == {("ward", "treat")}
 
 
@@ -58,17 +58,22 @@ def test_icu_sepsis_from_its_own_behavior_policy():
     learned, logged, best = (
         float(x) for x in re.search(r"value is ([\d.]+) \(logged policy ([\d.]+), optimum ([\d.]+)\)", output).groups()
     )
-    assert learned == best  # the classes hold the truth, and 300 admissions tell it from the other candidates
+    assert learned == best  # the classes contain the truth, and 300 admissions identify it
     assert learned < logged - 0.5
     assert "the log does not support this policy" in output
 
 
 def test_refusals(tmp_path):
     write_visits(tmp_path / "visits.csv")
-    assert "absorbing= must name the state" in run(tmp_path / "visits.csv", code=2)
+    assert "name the state in which it stays by absorbing=" in run(tmp_path / "visits.csv", code=2)
     assert "--reward is 'loss': COLUMN:LOW:HIGH is needed" in run(tmp_path / "visits.csv", "--reward", "loss", code=2)
     assert "the log has 1 episode" in run("random-finite", "--visits", "1", code=2)
     path = tmp_path / "rewards.csv"
     path.write_text("episode,step,state,action,gain\n1,0,0,a,-1\n2,0,0,b,1\n3,0,0,a,0\n4,0,0,b,1\n")
     assert "4 episodes, 1 layers" in run(path, "--reward", "gain:-1:1", "--context", "")
     assert np.array_equal(TrajectoryLog.from_csv(path, context=None, reward="gain", reward_range=(-1, 1)).losses.ravel(), [1, 0, 0.5, 0])
+
+
+def test_contexts_that_are_vectors():
+    output = run("random-linear", "--visits", "40", "--set", "n_contexts=2", "--set", "horizon=2")
+    assert "context 1" in output

@@ -1,7 +1,7 @@
-"""The same log, the estimators of published packages: Open Bandit Pipeline (H = 1) and SCOPE-RL.
+"""The estimators against those of Open Bandit Pipeline (H = 1) and SCOPE-RL on the same log.
 
-Both packages pull in PyTorch (and more) where they are imported, none of which their NumPy estimators use: where it is absent, empty
-modules stand in. ``pip install --no-deps obp==0.4.1 scope-rl==0.2.1`` is enough.
+Both packages import PyTorch and more, which their NumPy estimators do not use; if it is not installed, empty modules replace it, so that
+``pip install --no-deps obp==0.4.1 scope-rl==0.2.1`` is enough.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 from offline_worlds import world
 
 from opo_fast.offline import evaluate_policy, importance
-from opo_fast.offline.estimators import Work
+from opo_fast.offline.estimators import Estimation
 
 
 def _without_heavy_parts(monkeypatch, package, folder, stubs):
-    """A module of a package without the ``__init__`` of the folder that it is in."""
+    """A module of a package, imported without running the ``__init__`` of its folder."""
     spec = importlib.util.find_spec(package)
     if spec is None:
         pytest.skip(f"{package} is not installed: pip install --no-deps obp==0.4.1 scope-rl==0.2.1")
@@ -53,36 +53,36 @@ def obp(monkeypatch):
 
 
 def logged(name, *, propensities):
-    """A log, the policy at its states (n, H, A), and a Q that has nothing to do with either (n, H, A)."""
+    """A log, the policy at its states (n, H, A), and an unrelated Q (n, H, A)."""
     of_world = world(name)
     log = of_world.draw(400, 3, propensities=propensities)
-    work = Work(log, lambda c: of_world.policy[c], None, None, 0.0, 0)
+    estimation = Estimation(log, lambda c: of_world.policy[c], None, None, 0.0, 0)
     contexts = np.array(log.contexts)
     policy = of_world.policy[contexts[:, None], log.states[:, :-1]]
     q = np.random.default_rng(4).random((*of_world.policy.shape,))[contexts[:, None], log.states[:, :-1]] * log.layout.horizon
-    return log, work, policy, q
+    return log, estimation, policy, q
 
 
 @pytest.mark.parametrize("propensities", [True, False])
 @pytest.mark.parametrize("name", ["bandit", "random", "masked"])
 def test_the_estimators_of_scope_rl(monkeypatch, name, propensities):
     theirs = scope_rl(monkeypatch)
-    log, work, policy, q = logged(name, propensities=propensities)
+    log, estimation, policy, q = logged(name, propensities=propensities)
     horizon = log.layout.horizon
     data = {
         "step_per_trajectory": horizon,
         "action": log.actions.ravel(),
         "reward": log.losses.ravel(),
-        "pscore": work.propensities.ravel(),
+        "pscore": estimation.propensities.ravel(),
         "evaluation_policy_action_dist": policy.reshape(len(log) * horizon, -1),
         "state_action_value_prediction": q.reshape(len(log) * horizon, -1),
     }
     played = np.take_along_axis(q, log.actions[:, :, None], axis=2)[:, :, 0]
     v = (policy * q).sum(axis=2)
     pairs = [
-        (theirs.PerDecisionImportanceSampling(), importance.pdis(work.weights, log.losses)),
-        (theirs.SelfNormalizedPDIS(), importance.snpdis(work.weights, log.losses)),
-        (theirs.DoublyRobust(), importance.doubly_robust(work.weights, log.losses, played, v)),
+        (theirs.PerDecisionImportanceSampling(), importance.pdis(estimation.weights, log.losses)),
+        (theirs.SelfNormalizedPDIS(), importance.snpdis(estimation.weights, log.losses)),
+        (theirs.DoublyRobust(), importance.doubly_robust(estimation.weights, log.losses, played, v)),
         (theirs.DirectMethod(), v[:, 0]),
     ]
     for estimator, mine in pairs:
@@ -95,11 +95,11 @@ def test_the_estimators_of_scope_rl(monkeypatch, name, propensities):
 
 def test_the_estimators_of_open_bandit_pipeline(monkeypatch):
     theirs = obp(monkeypatch)
-    log, work, policy, q = logged("bandit", propensities=True)
+    log, estimation, policy, q = logged("bandit", propensities=True)
     data = {
         "reward": log.losses[:, 0],
         "action": log.actions[:, 0],
-        "pscore": work.propensities[:, 0],
+        "pscore": estimation.propensities[:, 0],
         "action_dist": policy[:, 0, :, None],
         "position": np.zeros(len(log), int),
         "estimated_rewards_by_reg_model": q[:, 0, :, None],
@@ -111,7 +111,7 @@ def test_the_estimators_of_open_bandit_pipeline(monkeypatch):
     assert found["snpdis"].value == pytest.approx(
         theirs.SelfNormalizedInverseProbabilityWeighting().estimate_policy_value(**without), abs=1e-9
     )
-    mine = importance.doubly_robust(work.weights, log.losses, played, v).mean()
+    mine = importance.doubly_robust(estimation.weights, log.losses, played, v).mean()
     assert mine == pytest.approx(theirs.DoublyRobust().estimate_policy_value(**data), abs=1e-9)
     regression = {name: data[name] for name in ("action_dist", "position", "estimated_rewards_by_reg_model")}
     assert v.mean() == pytest.approx(theirs.DirectMethod().estimate_policy_value(**regression), abs=1e-9)

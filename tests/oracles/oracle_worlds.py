@@ -1,4 +1,4 @@
-"""Small worlds with a known truth, and logs drawn from them by NumPy alone, many trajectories at once."""
+"""Small models with a known truth, and logs drawn from them with plain NumPy, many trajectories at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw_log(
 def random_blocks(
     rng: np.random.Generator, layout: of.Layout, n_contexts: int | None = None, concentration: float = 1.0
 ) -> list[np.ndarray]:
-    """Random transitions, one array per layer; with a leading axis of contexts where asked for."""
+    """Random transitions, one array per layer, optionally with a leading axis of contexts."""
     sizes = layout.layer_sizes
     lead = () if n_contexts is None else (n_contexts,)
     return [rng.dirichlet(np.full(n_next, concentration), size=(*lead, n, layout.n_actions)) for n, n_next in pairwise(sizes)]

@@ -1,4 +1,4 @@
-"""Time-uniform bounds of means and rows: exact inversions, coverage over simulated runs, the oracles of tables."""
+"""Time-uniform confidence bounds for means and rows: exact inversions, coverage over simulated runs, tabular oracles."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_the_bound_of_ten_successes_by_hand():
     code = math.prod((i + 0.5) / (i + 1) for i in range(10))
     expected = (0.05 * code) ** 0.1
     assert mean_lower(np.array([10.0]), np.array([10.0]), math.log(20))[0] == pytest.approx(expected, rel=1e-12)
-    # The same ten for a row of two next states; half of delta, Dirichlet(1/2, 1/2) is Beta(1/2, 1/2).
+    # The same ten successes for a row with two next states, at half of delta; Dirichlet(1/2, 1/2) is Beta(1/2, 1/2).
     radius = row_radius(np.array([10.0, 0.0]), np.array([0]), np.array([2]), math.log(20))
     assert radius[0] == pytest.approx(1 - (0.025 * code) ** 0.1, rel=1e-12)
     assert row_radius(np.array([3.0]), np.array([0]), np.array([1]), math.log(20))[0] == 0.0
 
 
 def test_the_bound_by_sets_by_hand():
-    # Eight next states, 50 visits of each: the bound by sets is the lesser one.
+    # Eight next states with 50 visits each: the bound by sets is the smaller one.
     n, k = 400.0, 8
     expected = math.sqrt((1 + 1 / n) / (2 * n) * (math.log(2 / 0.01) + math.log(2**7 - 1) + 0.5 * math.log(1 + n)))
     found = row_radius(np.full(k, 50.0), np.array([0]), np.array([k]), math.log(100))
@@ -63,7 +63,7 @@ def test_no_row_in_a_kl_ball_is_farther_than_the_bound(seed):
         c = 10 ** rng.uniform(-3, 0.5)
         bound = float(variation_of_kl(np.array([p.max()]), np.array([c]))[0])
         assert bound <= math.sqrt(c / 2) + 1e-12
-        # Toward random directions, up to the surface of the ball.
+        # In random directions, up to the surface of the ball.
         for target in rng.dirichlet(np.full(4, 0.3), size=50):
             step = 1.0
             while rel_entr(p, (1 - step) * p + step * target).sum() > c:
@@ -75,7 +75,7 @@ def test_a_deterministic_row_is_known_within_c():
     # KL((1, 0), q) = -log q_1: the distance is 1 - exp(-c), not sqrt(c/2).
     c = np.array([0.3, 0.01, 1e-4])
     np.testing.assert_allclose(variation_of_kl(np.ones(3), c), -np.expm1(-c), rtol=1e-12)
-    # Two entries: 1 - p and p are all that a set can have, so the bound is attained.
+    # With two entries a set has probability p or 1 - p, so the bound is attained.
     p, c = np.array([0.97]), np.array([0.004])
     low = 0.97 - brentq(lambda x: kl(0.97, x) - 0.004, 1e-9, 0.97, xtol=1e-15)
     assert variation_of_kl(p, c)[0] == pytest.approx(low, rel=1e-9)
@@ -83,7 +83,7 @@ def test_a_deterministic_row_is_known_within_c():
 
 @pytest.mark.parametrize("kind", ["bernoulli", "constant", "beta"])
 def test_means_leave_their_bounds_in_no_more_runs_than_delta(kind):
-    """400 runs of six pairs, each looked at after every one of 150 observations."""
+    """400 runs of six pairs, checked after each of 150 observations."""
     rng = np.random.default_rng(1)
     means = np.array([0.02, 0.1, 0.5, 0.9, 0.97, 0.5])
     shape = RUNS, means.size, 150
@@ -97,13 +97,13 @@ def test_means_leave_their_bounds_in_no_more_runs_than_delta(kind):
     bounds = mean_lower(n, x.cumsum(axis=2), math.log(means.size / DELTA))
     left = (bounds > means[:, None]).any(axis=(1, 2))
     assert left.mean() <= MOST
-    # Not empty: half of the way from 0 to the mean is reached.
+    # The bounds are informative: they reach at least half of the mean.
     assert (bounds[:, 2:, -1].mean(axis=0) > 0.5 * means[2:]).all()
 
 
 @pytest.mark.parametrize("concentration", [0.1, 1.0, 20.0])
 def test_rows_leave_their_balls_in_no_more_runs_than_delta(concentration):
-    """400 runs of five rows over four next states, after every one of 120 visits."""
+    """400 runs of five rows over four next states, checked after each of 120 visits."""
     rng = np.random.default_rng(2)
     k, visits, n_rows = 4, 120, 5
     p = rng.dirichlet(np.full(k, concentration), size=(RUNS, n_rows))
@@ -163,7 +163,7 @@ def test_the_tables_of_the_oracles_are_these_bounds(per_context):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
 def test_the_truth_is_inside_the_sets_of_tabular_oracles(smoothing):
-    """25 runs with the oracles themselves, every 5th version asked at the end: the radius covers the row of the truth."""
+    """25 runs with the oracles themselves; at the end, the radius of every 5th version covers the true row."""
     left = 0
     for seed in range(25):
         tables, blocks, log = small_world(seed, 40)

@@ -1,4 +1,4 @@
-"""Corollaries 4.2 and 4.3 of the paper's setting: what the oracles' cumulative errors stay below, over 200 seeds."""
+"""Corollaries 4.2 and 4.3 in the paper's setting: the bounds on the oracles' cumulative errors hold over 200 seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H = LAYOUT.horizon
 
 
 class WorstLoss(FiniteLossOracle):
-    """Deliberately biased: the candidate of greatest squared error."""
+    """Deliberately biased: gives the candidate with the largest squared error."""
 
     def fit(self):
         return int(self.scores.argmax())
@@ -42,7 +42,7 @@ class World:
         return draw_log(self.rng, LAYOUT, CONTEXTS, self.losses[self.true_loss], self.blocks[self.true_dynamics], n)
 
     def step_errors(self):
-        """E_c E_{uniform, P*} of the sum over h, for each candidate: of (f - f*)^2, and of D_H^2(P*, P), paper's definition."""
+        """E_c E_{uniform, P*} of the sums over h of (f - f*)^2 and of the paper's D_H^2(P*, P), for each candidate."""
         squared, hellinger = np.zeros(4), np.zeros(4)
         for c in CONTEXTS:
             truth = [block[c] for block in self.blocks[self.true_dynamics]]
@@ -56,7 +56,7 @@ class World:
 
 
 def cumulative_error(oracle, log, step_errors):
-    """For t = 1..T: sum over i < t of the expected error of the fit at t, the policy being uniform."""
+    """For t = 1..T the sum over i < t of the expected error of the fit at t under the uniform policy."""
     fits = [oracle.fit()]
     for trajectory in log:
         oracle.observe(trajectory)
@@ -80,9 +80,9 @@ def test_the_cumulative_errors_stay_below_the_bounds_over_200_seeds():
         losses = cumulative_error(world.loss_class.oracle(LAYOUT, None), log, squared)
         dynamics = cumulative_error(world.dynamics_class.oracle(LAYOUT, None), log, hellinger)
         ratios[seed] = losses.max() / loss_bound(n), dynamics.max() / dynamics_bound(n)
-    # The bounds hold with probability 0.95 each: not once in 200 seeds are they reached.
+    # Each bound holds with probability 0.95; in 200 seeds they are never reached.
     assert (ratios < 1).all()
-    # They are not empty: errors are made on the way.
+    # The bounds are informative: there are errors.
     assert (ratios.max(axis=0) > 0.001).all()
 
 
@@ -94,7 +94,7 @@ def test_a_biased_oracle_breaks_the_bounds(seed):
     dynamics = cumulative_error(WorstDynamics(world.dynamics_class, LAYOUT), log, hellinger)
     assert dynamics.max() > dynamics_bound(n)
     if world.true_loss in (0, 1):
-        # The least error that can break this bound within n episodes is 0.84 a step.
+        # The smallest error that can violate this bound within n episodes is 0.84 per step.
         losses = cumulative_error(WorstLoss(world.loss_class, LAYOUT), log, squared)
         assert losses.max() > loss_bound(n)
     good = cumulative_error(world.loss_class.oracle(LAYOUT, None), log, squared)

@@ -1,4 +1,4 @@
-"""Plausible sets of finite classes: coverage, nestedness, what is left of an empty set, least losses, schedules, saving."""
+"""Plausible sets of finite classes: coverage, nestedness, empty sets, least losses, schedules, saving."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_sets_and_fits_are_those_of_the_recursion(seed):
 
 
 def test_the_truth_leaves_in_no_more_runs_than_delta():
-    """400 runs of 60 episodes with close candidates; errors and likelihoods in columns, the oracle's own radii."""
+    """400 runs of 60 episodes with close candidates; errors and likelihoods in arrays, with the oracle's own radii."""
     runs, left = 400, np.zeros(2)
     for seed in range(runs):
         world = World(seed, spread=0.15)
@@ -106,7 +106,7 @@ def test_the_truth_leaves_in_no_more_runs_than_delta():
 
 
 def test_radii_of_a_hundredth_do_not_cover():
-    """The test above can fail: sets of a far smaller radius lose the truth."""
+    """The test above would find a wrong radius: sets with a much smaller one lose the truth."""
     left = np.zeros(2)
     for seed in range(100):
         world = World(seed, spread=0.15)
@@ -130,7 +130,7 @@ def test_where_the_truth_is_outside_the_best_candidate_is_left_alone(seed):
 
 
 def test_an_empty_set_is_replaced_by_the_best_candidate_alone():
-    """0.2 is excluded by losses of 1, then 0.8 by losses of 0: nothing is left but the best of all."""
+    """Losses of 1 exclude 0.2, then losses of 0 exclude 0.8: only the best candidate is left."""
     layout = of.Layout([1], 1)
     oracle = of.FiniteLossClass([lambda c, x=x: np.array([[x]]) for x in (0.2, 0.8)]).oracle(layout, None)
     oracle.keep_plausible(0.1)
@@ -230,7 +230,7 @@ def test_what_is_refused():
     with pytest.raises(of.OpoError, match="once"):
         oracle.keep_plausible(0.1)
     for version in (1, -N - 1, "a", None, 0.5):
-        with pytest.raises(of.OpoError, match="one that plausible"):
+        with pytest.raises(of.OpoError, match="a version returned by plausible"):
             oracle.candidates(version)
 
 
@@ -258,7 +258,7 @@ def test_a_schedule_holds_the_set_as_it_holds_the_fit(refit, tmp_path):
 
 
 def test_least_squares_for_dynamics_keeps_the_truth_too():
-    """The radius log(|P| / delta) of the squared errors |P(.|s,a) - 1{s'}|^2: 400 runs, errors in columns."""
+    """The radius log(|P| / delta) for the squared errors |P(.|s,a) - 1{s'}|^2: 400 runs, errors in arrays."""
     runs, left, contexts = 400, 0, np.arange(2)
     for seed in range(runs):
         world = World(seed)
@@ -397,15 +397,15 @@ class Both(NegativeRadius):
     ("broken", "message"),
     [
         (Above, r"lower\(0, 0\) is above the losses of the fit \(by up to 0.1\)"),
-        (Moving, "the set of version 0 is another after more data .*, and 2 more like it"),
-        (SameVersion, "version 'the set' was given twice, for different sets"),
+        (Moving, "the set of version 0 changed after more data .*, and 2 more like it"),
+        (SameVersion, "version 'the set' was returned twice, for different sets"),
         (Restless, r"plausible\(\) called twice without new data"),
         (NoLower, "keep_plausible without lower"),
         (CountOfNone, r"plausible_count\(0\) is 0.0"),
         (Forgets, "a loaded oracle differs"),
         (WithoutTheFit, "a tuple with the fit, 0, is needed"),
         (AList, "a tuple with the fit"),
-        (TooFew, "and there are 1 candidates"),
+        (TooFew, "but there are 1 candidates"),
         (NegativeRadius, r"radius\(0, 0\): numbers in \[0, 1\] of shape"),
         (Dynamics, "without either candidates or radius"),
         (Both, "without either candidates or radius"),
@@ -413,7 +413,7 @@ class Both(NegativeRadius):
 )
 def test_the_checker_names_the_broken_promise(broken, message):
     log = World(0).log(20)
-    with pytest.raises(of.OpoError, match=f"(?s)does not keep its promises:.*plausible sets: .*{message}"):
+    with pytest.raises(of.OpoError, match=f"(?s)violates the protocol:.*plausible sets: .*{message}"):
         check_oracle(broken, LAYOUT, log, contexts=CONTEXTS)
 
 

@@ -91,7 +91,7 @@ def test_no_softmax_in_the_ellipsoid_is_farther_than_the_radius(n):
         found = oracle.radius(version, c)
         assert (most <= found[:4] + 1e-6).all()
         assert (found[4:] == 0).all()
-        if n == 400:  # not far above the greatest either
+        if n == 400:  # and is not much larger than the largest distance
             assert (found[:4] < 2.5 * most).all()
 
 
@@ -138,7 +138,7 @@ def test_one_base_is_known():
 
 @pytest.mark.parametrize("name", ["softmax", "mixture"])
 def test_the_truth_is_within_the_radius(name):
-    """Forty runs, looked at after 5, 10, ..., 160 episodes; the sets are approximations, and the truth was never outside."""
+    """Forty runs, checked after 5, 10, ..., 160 episodes. The sets are approximations, but the truth was never outside."""
     make, blocks_of = (softmax_class, softmax_blocks) if name == "softmax" else (mixture_class, mixture_blocks)
     outside = 0
     for seed in range(40):

@@ -1,4 +1,4 @@
-"""Linear losses against scipy.linalg.lstsq on the whole history, sums by hand, and the rate of a known truth."""
+"""Linear losses against scipy.linalg.lstsq on the whole history, sums by hand, and the rate for a known truth."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_fit_is_that_of_lstsq_on_the_whole_history(n):
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 20), st.integers(0, 3), st.sampled_from([0.0, 1e-3, 2.0]))
 def test_least_norm_and_ridge_on_any_data(seed, dimension, n, copies, ridge):
-    """Repeated columns leave theta open: the solution of least norm; with a ridge the augmented problem decides."""
+    """Repeated columns do not determine theta: the fit is the solution of least norm, or with a ridge that of the augmented problem."""
     rng = np.random.default_rng(seed)
     layout = of.Layout([1, 2], 2)
     base = rng.normal(size=(*layout.shape, dimension))

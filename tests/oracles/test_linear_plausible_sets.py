@@ -1,4 +1,4 @@
-"""Plausible sets of linear losses: the ellipsoid of Abbasi-Yadkori, Pal and Szepesvari by NumPy alone, its minima, its coverage."""
+"""Plausible sets of linear losses: the ellipsoid of Abbasi-Yadkori, Pal and Szepesvari in plain NumPy, its minima, its coverage."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_least_losses_are_minima_over_the_ellipsoid(ridge, norm):
                 x = features(c)[pair]
                 least = least_on_the_boundary(x, v, centre, radius)
                 width = x @ centre - least
-                # The matrix may be one whose determinant is up to a tenth smaller.
+                # The oracle may use an older matrix, whose determinant is up to a tenth smaller.
                 highest = np.clip(least, 0, fitted[pair])
                 lowest = np.clip(x @ centre - math.sqrt(1.1) * width, 0, fitted[pair])
                 assert lowest - 1e-6 <= found[pair] <= highest + 1e-6
@@ -96,7 +96,7 @@ def test_disjoint_sets_are_ellipsoids_pair_by_pair():
 
 
 def test_the_truth_leaves_in_no_more_runs_than_delta():
-    """400 runs of 200 losses, looked at after each: the truth is in the ellipsoid of the theorem."""
+    """400 runs of 200 losses, checked after each: the truth is in the ellipsoid of the theorem."""
     runs, n = 400, 200
     rng = np.random.default_rng(3)
     theta = rng.random((runs, D))
@@ -110,7 +110,7 @@ def test_the_truth_leaves_in_no_more_runs_than_delta():
     gap = centre - theta[:, None]
     left = (np.einsum("rnd,rnde,rne->rn", gap, v, gap) > radius**2).any(axis=1)
     assert left.mean() <= DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / runs)
-    # And the oracle's least losses lie below the truth's in all of 40 runs of its own.
+    # The oracle's lower bounds are below the true losses in 40 further runs.
     truth = np.array([features(c) @ np.array([0.9, 0.6]) for c in CONTEXTS])
     for seed in range(40):
         oracle = LinearLossClass(features, D).oracle(LAYOUT)

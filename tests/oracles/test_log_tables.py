@@ -1,4 +1,4 @@
-"""Logs from tables and CSV files as people have them, and back."""
+"""Logs from tables and CSV files in the forms that users have, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = {
     "chance": [0.5, 1.0, 0.25, 0.125, 0.75, 1.0],
 }
 NAMES = {"episode": "visit", "step": "day", "state": "bed", "action": "dose", "loss": "cost"}
-CLINIC = {  # what is left of an episode once the patient is home is not in the table
+CLINIC = {  # the steps of an episode after the patient is home are not in the table
     "episode": [7, 7, 7, 8, 8, 9],
     "step": [0, 1, 2, 0, 1, 0],
     "state": ["ward", "ward", "icu", "ward", "icu", "ward"],
@@ -44,7 +44,7 @@ def as_frame(rows, kind):
 
 
 class Interchange:
-    """A data frame of which nothing is known but the interchange protocol."""
+    """A data frame that only offers the interchange protocol."""
 
     def __init__(self, frame):
         self._frame = frame
@@ -91,7 +91,7 @@ def test_labels_of_states_and_actions():
     assert log.states.tolist() == [[0, 1, 3, 5], [0, 2, 4, 5]]
     assert log.actions.tolist() == [[0, 0, 1], [0, 1, 0]]
     assert log.state_labels == (("home",), ("ward", "icu"), ("icu", "ward"))
-    with pytest.raises(of.OpoError, match="column 'bed', episode 'a', step 3: state 'icu' is none of its layer: 'ward', 'cellar'"):
+    with pytest.raises(of.OpoError, match="column 'bed', episode 'a', step 3: state 'icu' is not in its layer, which has 'ward', 'cellar'"):
         TrajectoryLog.from_pandas(rows, LAYOUT, **names, states=[["home"], ["ward", "icu"], ["ward", "cellar"]], actions=["low", "high"])
     with pytest.raises(of.OpoError, match="column 'dose', episode 'a', step 3: action 'high': one of 'low', 'none' is needed"):
         TrajectoryLog.from_pandas(rows, LAYOUT, **names, states=beds, actions=["low", "none"])
@@ -134,7 +134,7 @@ def test_an_episode_that_ends_early_stays_in_the_absorbing_state():
     # An absorbing state has one action.
     assert np.flatnonzero(~log.action_mask.all(axis=1)).tolist() == [1, 4]
     assert log.action_mask[[1, 4]].tolist() == [[True, False]] * 2
-    with pytest.raises(of.OpoError, match="episode 8 ends after 2 of 3 steps: absorbing= must name the state that such episodes stay in"):
+    with pytest.raises(of.OpoError, match="episode 8 ends after 2 of 3 steps: name the state in which it stays by absorbing="):
         TrajectoryLog.from_pandas(CLINIC, context=None)
 
 
@@ -155,7 +155,10 @@ def test_the_next_state_says_where_an_episode_ends():
     ):
         with pytest.raises(of.OpoError, match=message):
             TrajectoryLog.from_pandas(changed(CLINIC, next=change), context=None, next_state="next", absorbing=ends)
-    with pytest.raises(of.OpoError, match="episode 8 ends after 2 of 3 steps: a column next_state, or a last row in an absorbing state"):
+    with pytest.raises(
+        of.OpoError,
+        match="episode 8 ends after 2 of 3 steps: absorbing names several states, so a column next_state, or",
+    ):
         TrajectoryLog.from_pandas(CLINIC, context=None, absorbing=ends)
 
 
@@ -192,11 +195,11 @@ def test_rewards_of_an_absorbing_state_are_rescaled():
         ({"visit": ["b", "a", None, "b", "a", "b"]}, "column 'visit': row 2 has no value"),
         ({"day": [1, 1, None, 2, 2, 3]}, "column 'day': episode 'a' has a row without a step"),
         ({"day": [1, 1, 4, 2, 2, 3]}, "episode 'a': step 3 is missing, step 4 follows"),
-        ({"day": [2, 1, 3, 3, 2, 4]}, "episode 'b': step 1 is missing: its first is 2"),
+        ({"day": [2, 1, 3, 3, 2, 4]}, "episode 'b': step 1 is missing: its first step is 2"),
         ({"day": [1.5, 1, 3, 2, 2, 3]}, "column 'day' does not hold whole numbers"),
-        ({"bed": [0, 0, 2, 1, 0, 0]}, "column 'bed', episode 'a', step 3: state 2 is none of its layer: 0, 1"),
+        ({"bed": [0, 0, 2, 1, 0, 0]}, "column 'bed', episode 'a', step 3: state 2 is not in its layer, which has 0, 1"),
         ({"dose": [1, 0, 2, 0, 1, 1]}, "column 'dose', episode 'a', step 3: action 2: 0 to 1 is needed"),
-        ({"dose": [1, 0, 0.5, 0, 1, 1]}, r"column 'dose', episode 'a', step 3: 0\.5 is no whole number"),
+        ({"dose": [1, 0, 0.5, 0, 1, 1]}, r"column 'dose', episode 'a', step 3: 0\.5 is not a whole number"),
         ({"dose": ["x", 0, 1, 0, 1, 1]}, "column 'dose' holds 'x': whole numbers, or labels for them, are needed"),
         ({"age": [60, 40, 41, 60, 40, 60]}, "column 'age', episode 'a', step 3: 41 after 40: an episode has one context"),
         ({"cost": [0.5, 0.25, 1.5, 0.0, 0.5, 0.75]}, r"column 'cost', episode 'a', step 3: 1\.5: a loss in \[0, 1\] is needed"),
@@ -230,15 +233,15 @@ def test_tables_that_are_none_are_named():
         TrajectoryLog.from_pandas([1, 2], LAYOUT)
     with pytest.raises(of.OpoError, match="the table has no column 'episode': its columns are visit, day"):
         TrajectoryLog.from_pandas(ROWS, LAYOUT)
-    with pytest.raises(of.OpoError, match=r"has no column 'context': its columns are .* context=None says that there is none"):
+    with pytest.raises(of.OpoError, match=r"has no column 'context': its columns are .* pass context=None if there is none"):
         TrajectoryLog.from_pandas(CLINIC)
     with pytest.raises(of.OpoError, match="the log is empty"):
         TrajectoryLog.from_pandas({name: [] for name in CLINIC}, context=None)
     with pytest.raises(of.OpoError, match="action_mask is given without a layout"):
         TrajectoryLog.from_pandas(CLINIC, context=None, action_mask=[[True]])
-    with pytest.raises(of.OpoError, match=r"episode 7 has 3 steps: 2, those of Layout\(\[1, 2\], n_actions=2\), are the most"):
+    with pytest.raises(of.OpoError, match=r"episode 7 has 3 steps: at most 2, those of Layout\(\[1, 2\], n_actions=2\), are needed"):
         TrajectoryLog.from_pandas(CLINIC, of.Layout([1, 2], 2), context=None, states=["ward", "icu"])
-    with pytest.raises(of.OpoError, match="states='local', or labels, is needed"):
+    with pytest.raises(of.OpoError, match="pass states='local' or labels"):
         TrajectoryLog.from_pandas(CLINIC, LAYOUT, context=None, absorbing=2)
 
 
@@ -287,7 +290,7 @@ def test_csv_cells(tmp_path):
     path.write_text("episode;step;state;action;loss\nv1;0;0;1;0.5\nv1;1;2;0;1\nv1;2;3;0;0\n")
     assert TrajectoryLog.from_csv(path, LAYOUT, delimiter=";", context=None).states.tolist() == [[0, 2, 3, 5]]
     path.write_text("episode,step\nv1,0,1\n")
-    with pytest.raises(of.OpoError, match="row 0 has 3 cells, the header 2"):
+    with pytest.raises(of.OpoError, match="row 0 has 3 cells, but the header has 2"):
         TrajectoryLog.from_csv(path, LAYOUT)
     path.write_text("episode,episode\n1,1\n")
     with pytest.raises(of.OpoError, match="two columns 'episode'"):
@@ -339,7 +342,7 @@ def test_the_log_of_a_run_is_exported_and_read_back_in(tmp_path):
     again = TrajectoryLog.from_csv(tmp_path / "run.csv", LAYOUT, propensity="propensity")
     for name in ("states", "actions", "losses", "propensities"):
         assert getattr(again, name).tobytes() == getattr(result.log, name).tobytes()
-    # An agent that observes the log is where the run's agent is; the probabilities are those of its policies.
+    # An agent that observes the log is in the same state as the run's agent, and the propensities are those of its policies.
     observer = agent()
     for trajectory, chances in zip(again, again.propensities, strict=True):
         policy = observer.policy(trajectory.context)

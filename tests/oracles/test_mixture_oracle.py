@@ -1,4 +1,4 @@
-"""Mixture weights against closed forms and scipy's SLSQP, their certificates, and the rate of a known truth."""
+"""Mixture weights against closed forms and SciPy's SLSQP, their certificates, and the rate for a known truth."""
 
 from __future__ import annotations
 

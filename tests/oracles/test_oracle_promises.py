@@ -1,4 +1,4 @@
-"""What every oracle promises: the checker passes on the package's own and fails on broken ones, bad data change nothing."""
+"""The protocol of oracles: `check_oracle` accepts the package's oracles and names the faults of broken ones; bad data change nothing."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_the_packages_oracles_keep_their_promises(name, mask):
         *(
             ["error and gain"]
             if hasattr(oracle, "gain")
-            else ["error", 'gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle']
+            else ["error", 'gain: not offered (no gain(fit)), so the schedule ("gain", threshold) cannot be used']
         ),
         "plausible sets"
         if kept
-        else "plausible sets: not offered (no keep_plausible(delta)), so agents with this oracle have its fits alone",
+        else "plausible sets: not offered (no keep_plausible(delta)), so OPO has no guarantee where exploration is hard",
         "save and load",
     ]
 
@@ -140,7 +140,7 @@ def test_masked_actions_are_refused(name):
     agent = of.OPO(LAYOUT, CLASSES["tabular loss"](), CLASSES["tabular dynamics"](), episodes=5, action_mask=MASK)
     with pytest.raises(of.OpoError, match="masked in state 1"):
         agent.observe(masked)
-    if name not in ("finite loss", "finite dynamics"):  # They do not know the mask; their agent does.
+    if name not in ("finite loss", "finite dynamics"):  # These oracles do not know the mask, but their agent does.
         with pytest.raises(of.OpoError, match="masked in state 1"):
             oracle.observe(masked)
 
@@ -151,7 +151,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing(name, tmp_path):
     oracle = CLASSES[name]().oracle(LAYOUT, None)
     oracle.observe_many(log)
     fit, before = oracle.fit(), numbers(oracle, oracle.fit(), CONTEXTS[0])
-    bound = name.startswith("finite") or name == "mixture"  # Their classes know the layout.
+    bound = name.startswith("finite") or name == "mixture"  # The classes of these oracles know the layout.
     wrong = [] if bound else [CLASSES[name]().oracle(of.Layout([1, 3, 4], 2), None).state()]
     other_kind = CLASSES["tabular dynamics" if name != "tabular dynamics" else "linear"]().oracle(LAYOUT, None)
     for state in [*wrong, other_kind.state(), {}]:
@@ -169,7 +169,7 @@ def test_a_state_of_another_kind_is_refused_and_changes_nothing(name, tmp_path):
 
 
 class MeanOracle:
-    """A user's own oracle, thirty lines, nothing of the package: the running mean loss, everywhere."""
+    """An oracle that a user might write, without the package: the running mean loss for all pairs."""
 
     def __init__(self):
         self.sums, self.fits = [0.0], [0.5]
@@ -211,7 +211,7 @@ class WrongShape(MeanOracle):
 
 
 class Forgetful(MeanOracle):
-    """Every fit means the newest function."""
+    """All fits stand for the newest function."""
 
     def losses(self, fit, context):
         return np.full(LAYOUT.shape, self.fits[-1])
@@ -248,7 +248,7 @@ class Impure(MeanOracle):
 
 
 class DependsOnAsking(MeanOracle):
-    """The fit depends on how often it was asked for."""
+    """The fit depends on the number of calls."""
 
     def fit(self):
         if self.count:
@@ -282,14 +282,14 @@ class NotDistribution(UniformDynamics):
     [
         (OutOfRange, "shape and range .*a number in .0, 1. is needed"),
         (WrongShape, r"has shape \(7, 3\)"),
-        (Forgetful, "is another after more data"),
-        (SameName, "equal fits: fit\\(\\) gave 0 twice, for different functions"),
-        (Restless, "called twice without new data gives different answers"),
-        (Random, "determinism: two fresh oracles with the same data differ"),
+        (Forgetful, "changed after more data"),
+        (SameName, "equal fits: fit\\(\\) returned 0 twice, for different functions"),
+        (Restless, "called twice without new data returns different values"),
+        (Random, "determinism: two new oracles with the same data differ"),
         (Impure, "a context was written to"),
         (DependsOnAsking, "a fit after each episode and one fit at the end differ"),
         (WrongError, "error: error"),
-        (Leaky, r"save and load: fit\(\) is \d+, and \d+ once loaded"),
+        (Leaky, r"save and load: fit\(\) is \d+, but \d+ after loading"),
         (NotDistribution, "the row sums to"),
     ],
 )
@@ -297,7 +297,7 @@ def test_the_checker_names_the_broken_promise(broken, message):
     log = TrajectoryLog.collect(World(), 20, seed=1)
     log = TrajectoryLog(LAYOUT, [np.array(c) for c in log.contexts], log.states, log.actions, log.losses)
     copies = [of.Trajectory(np.array(t.context), t.states, t.actions, t.losses) for t in log]
-    with pytest.raises(of.OpoError, match=f"(?s)does not keep its promises:.*{message}"):
+    with pytest.raises(of.OpoError, match=f"(?s)violates the protocol:.*{message}"):
         check_oracle(broken, LAYOUT, copies, contexts=[np.array(c) for c in CONTEXTS])
 
 
@@ -312,7 +312,7 @@ def test_users_own_oracles_work_in_every_agent_without_touching_the_package():
     agent = of.OPO(LAYOUT, MeanOracle(), UniformDynamics(), episodes=30)
     agent.warm_start(log)
     result = of.simulate(world, agent, 30, seed=3)
-    # The held-out errors of oracles without error(): from their predictions.
+    # Held-out errors of oracles without error() are computed from their predictions.
     np.testing.assert_allclose(result.held_out_log_loss, 2 * np.log(3))
     first = float(np.mean([log.losses.mean()]))
     assert agent.loss_oracle.fits[1] == pytest.approx(first)
@@ -335,7 +335,7 @@ def test_a_schedule_around_a_class_is_looked_through():
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_answers_from_several_threads_are_the_same_bits(name):
-    """Chains of different contexts ask in parallel; a cache too small for them all makes its entries come and go."""
+    """Chains of different contexts use the oracle in parallel, with a cache that is too small for all of them."""
     world = World()
     oracle = CLASSES[name]().oracle(LAYOUT, None)
     fits = []
@@ -354,7 +354,7 @@ def test_answers_from_several_threads_are_the_same_bits(name):
 
 
 class Bounded:
-    """The mean of all losses, and a least loss of each pair that is `above` it."""
+    """The mean of all losses, and a lower bound on the losses that exceeds it by `above`."""
 
     def __init__(self, above=0.0):
         self.above, self.sum, self.count = above, 0.0, 0
@@ -386,7 +386,7 @@ def test_faults_of_one_kind_are_told_once_with_their_number():
     with pytest.raises(of.OpoError) as caught:
         check_oracle(lambda: Bounded(0.9), LAYOUT, log)
     (fault,) = [line for line in str(caught.value).split("\n") if "above the losses of the fit" in line]
-    # Before any data, after 1, 2, 6 and 12 episodes, at each context, in each history; the first is told.
+    # The fault occurs before any data and after 1, 2, 6 and 12 episodes, at each context, in each history; the first is reported.
     assert fault.startswith("- plausible sets: lower(0.1, ")
     assert fault.endswith(" more like it")
     assert len(str(caught.value).split("\n")) == 2
@@ -399,7 +399,7 @@ def test_what_an_oracle_does_not_offer_is_named():
     assert not any(line.startswith("error and gain") for line in passed)
     assert [line for line in passed if line.startswith(("error", "gain"))] == [
         "error: not offered (no error(fit, trajectory)), so agents compute it from the whole function",
-        'gain: not offered (no gain(fit)), so no schedule ("gain", threshold) takes this oracle',
+        'gain: not offered (no gain(fit)), so the schedule ("gain", threshold) cannot be used',
     ]
 
 

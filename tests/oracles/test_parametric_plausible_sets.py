@@ -1,4 +1,4 @@
-"""Plausible sets of parametric oracles: what they share whatever the class."""
+"""Plausible sets of parametric oracles: the properties that all classes share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_sets_are_saved_and_loaded_to_the_bit(name, mask, tmp_path):
     for t in log[:20]:
         first.observe(t)
         first.plausible()
-    first.observe(log[20])  # noted by nobody yet
+    first.observe(log[20])  # not part of any version yet
     write_state(tmp_path / "state.npz", first.state())
     fresh, kept = CLASSES[name]().oracle(LAYOUT, mask), keeping(name, mask=mask)
     for second in (fresh, kept):
@@ -103,7 +103,7 @@ def test_a_log_is_one_version_and_the_same_set(name):
         np.testing.assert_allclose(bounds(second, 1, c), bounds(first, 60, c), rtol=0.05, atol=0.05)
     with pytest.raises(of.OpoError, match="0 to 1, is needed"):
         bounds(second, 2, CONTEXTS[0])
-    with pytest.raises(of.OpoError, match="once and before any data"):
+    with pytest.raises(of.OpoError, match="call it once, before any data"):
         second.keep_plausible(0.1)
     plain = CLASSES[name]().oracle(LAYOUT, None)
     for call in (plain.plausible, lambda: bounds(plain, 0, CONTEXTS[0]), lambda: plain.plausible_count(0)):

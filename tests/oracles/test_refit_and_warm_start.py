@@ -1,4 +1,4 @@
-"""Refit schedules, starting from a log, and held-out errors in the result."""
+"""Refit schedules, warm starts from a log, and held-out errors in the result."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_scheduled_fit_is_the_fit_on_the_data_of_its_time():
 
 
 def test_a_refit_by_gain_waits_until_the_gain_exceeds_the_threshold():
-    """The gain is known by hand: n (m - f)^2 for the mean m of n losses in a world of one pair."""
+    """In a model with one pair the gain is n (m - f)^2 for the mean m of n losses."""
     layout = of.Layout([1], 1)
     oracle = scheduled(TabularLossClass(), ("gain", 0.5)).oracle(layout, None)
     losses, fits, value = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], [], None
@@ -144,7 +144,7 @@ def test_the_first_models_are_the_fits_on_the_log():
         warm.observe(t)
         for oracle in by_hand:
             oracle.observe(t)
-    with pytest.raises(of.OpoError, match="comes before the first episode: this agent has observed 3"):
+    with pytest.raises(of.OpoError, match="was called after 3 episodes: call it before the first one"):
         warm.warm_start(log)
 
 
@@ -327,7 +327,7 @@ def test_a_wrong_class_has_linear_regret_and_an_excess_that_stays():
     half = n // 2
     for name, low, high in (("right", -0.01, 0.05), ("wrong", 0.9, 1.1)):
         regret = runs[name].cumulative_regret
-        # Share of the first half's regret that the second half has: 1 for linear regret.
+        # Regret of the second half divided by that of the first: 1 for linear regret.
         assert low <= (regret[-1] - regret[half]) / regret[half] <= high, name
     excess = {name: (run.held_out_squared_error - run.true_squared_error)[half:].mean() for name, run in runs.items()}
     assert excess["right"] == pytest.approx(0.0, abs=0.01)

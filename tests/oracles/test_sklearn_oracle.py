@@ -1,4 +1,4 @@
-"""scikit-learn estimators as oracles: the same numbers as the estimator alone, the support, refusals, the worked example."""
+"""scikit-learn estimators as oracles: the same numbers as the estimator itself, the support, refused estimators, the worked example."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_an_oracle_is_refused():
             SklearnLossClass(estimator)
     with pytest.raises(of.OpoError, match="LinearRegression without predict_proba"):
         SklearnDynamicsClass(LinearRegression())
-    with pytest.raises(of.OpoError, match="refit is a score gain, which only training tells"):
+    with pytest.raises(of.OpoError, match="refit is a gain, which is known only after training"):
         SklearnLossClass(LinearRegression(), refit=("gain", 1.0))
 
     class Broken(DummyRegressor):

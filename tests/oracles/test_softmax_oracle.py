@@ -1,4 +1,4 @@
-"""Softmax dynamics against scikit-learn's multinomial logit, scipy on a likelihood of its own, and the rate of a known truth."""
+"""Softmax dynamics against scikit-learn's multinomial logit, SciPy on an independent likelihood, and the rate for a known truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables against counts made by hand, and what the past of a table keeps."""
+"""Tabular oracles against counts by hand, and the past versions of a table."""
 
 from __future__ import annotations
 

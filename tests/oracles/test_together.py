@@ -1,4 +1,4 @@
-"""Candidates that one function gives all at once are the same candidates."""
+"""Finite classes from one function that gives all candidates at once equal those with one function per candidate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs in columns: what is taken, what is refused, and that files hold them whole."""
+"""Trajectory logs: accepted and refused columns, and files that give back the same log."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_files_that_are_none_are_named(tmp_path):
             TrajectoryLog.load(path)
     log = TrajectoryLog(LAYOUT, **changed(contexts=[(0, 1), (1, 0), (2, 2)]))
     for ending in ("npz", "parquet"):
-        with pytest.raises(of.OpoError, match=r"\(0, 1\) and its like cannot be written"):
+        with pytest.raises(of.OpoError, match=r"\(0, 1\) and others cannot be written"):
             log.save(tmp_path / f"log.{ending}")
 
 

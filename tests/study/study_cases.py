@@ -1,4 +1,4 @@
-"""Small studies, and environments and agents that misbehave; named in studies by import path."""
+"""Small studies, and environments and agents with faults, which studies name by import path."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ class _Dying:
 
 
 def dying():
-    """An environment that raises on the way."""
+    """An environment that raises an error after some episodes."""
     return _Dying()
 
 
 class Endless:
-    """An environment whose contexts are objects of the user's own, drawn anew in every episode."""
+    """An environment whose contexts are objects of a user's class, with a new one in every episode."""
 
     def __init__(self):
         inner = lock()
@@ -119,7 +119,7 @@ class Endless:
 
 
 class Point:
-    """A context that is an object of the user's own."""
+    """A context of a user's class."""
 
     def __init__(self, number):
         self.number = number
@@ -139,7 +139,7 @@ def small(name="small", agents=("opo", "greedy"), environments=None, **options) 
 
 
 def bits(folder) -> dict[tuple[str, str, int], dict[str, bytes]]:
-    """Every recorded column of every finished run but the measured ones, as bytes."""
+    """All recorded columns of all finished runs as bytes, except measurements such as seconds."""
     results = Results(folder)
     assert not results.messages
     return {

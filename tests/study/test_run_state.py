@@ -1,4 +1,4 @@
-"""A run can be stopped between episodes and go on elsewhere with the same bits."""
+"""A run can be stopped between episodes and continued in another process with the same bits."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_an_exact_power_law():
     found = power_law([1, 2, 4, 8], [[3 * x**0.7] * 5 for x in (1, 2, 4, 8)])
     assert (found.mean, found.low, found.high) == pytest.approx((0.7, 0.7, 0.7), rel=1e-12)
     assert found.seeds == 5
-    # What is paired has no spread of its own: each of the five grows with the same exponent.
+    # Paired samples have no spread here, since all five grow with the same exponent.
     scaled = [[k * x**0.7 for k in (1, 2, 3, 4, 9)] for x in (1, 2, 4, 8)]
     together, apart = power_law([1, 2, 4, 8], scaled, paired=True), power_law([1, 2, 4, 8], scaled)
     assert (together.mean, together.low, together.high) == pytest.approx((0.7, 0.7, 0.7), rel=1e-9)
@@ -41,7 +41,7 @@ def test_the_interval_covers_the_exponent_about_as_often_as_it_says():
 
 
 @pytest.mark.parametrize(("values", "samples"), [([1, 1], [[1.0], [2.0]]), ([1, 2], [[1.0]]), ([1, 2], [[1.0], []])])
-def test_what_no_exponent_can_be_read_from(values, samples):
+def test_samples_without_an_exponent(values, samples):
     with pytest.raises(of.OpoError, match="at least two different values are needed"):
         power_law(values, samples)
 
@@ -91,7 +91,7 @@ def studied(tmp_path_factory):
 
 def test_exponents_of_the_uniform_policy_are_those_of_its_closed_form(studied):
     _, found = studied
-    # The base is one point of each axis, though it is run once.
+    # The base is a point of each axis, but is only run once.
     assert len(found[20].environments) == 2 * (1 + 1 + 2 + 2)
     growth = {growth.axis: growth for growth in (*growth_along(found[20], "horizon"), *growth_along(found[20], "gap"))}
     for axis, values in (("horizon", (2, 4)), ("gap", (0.1, 0.2, 0.4))):
@@ -161,12 +161,12 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, monkeypatch):
         (["--axis", "colour=1,2"], "--axis is 'colour=1,2': episodes alone, or options of random-finite"),
         (["--axis", "episodes+horizon=1,2"], "episodes alone"),
         (["--axis", "horizon=2,2,4"], "--axis is 'horizon=2,2,4', which has a value twice: give each value once"),
-        (["--axis", "horizon=2,4", "--axis", "horizon=3,5"], "--axis is 'horizon=3,5', which names an option or an axis a second time"),
-        (["--axis", "n_losses+n_dynamics=2,4", "--axis", "n_dynamics+n_losses=3,5"], "a second time"),
-        (["--axis", "gap+gap=0.1,0.2"], "a second time"),
-        (["--axis", "seed=1,2"], "--axis is 'seed=1,2': a seed makes another environment of the same size; say how many"),
-        (["--axis", "horizon=2,4", "--set", "seed=3"], "--set gives seed=3: the environments of each size have seeds of their own"),
-        # An environment that cannot be made is found before the first run.
+        (["--axis", "horizon=2,4", "--axis", "horizon=3,5"], "--axis is 'horizon=3,5', which repeats an option or an axis"),
+        (["--axis", "n_losses+n_dynamics=2,4", "--axis", "n_dynamics+n_losses=3,5"], "repeats an option or an axis"),
+        (["--axis", "gap+gap=0.1,0.2"], "repeats an option or an axis"),
+        (["--axis", "seed=1,2"], "--axis is 'seed=1,2': a seed makes another environment of the same size; set their number"),
+        (["--axis", "horizon=2,4", "--set", "seed=3"], "--set gives seed=3: the environments of each size have their own seeds"),
+        # An environment that cannot be made is refused before the first run.
         (["--axis", "horizon=2,2.5", "-T", "5"], "horizon is 2.5: a whole number"),
     ],
 )
@@ -182,7 +182,7 @@ def test_the_command_explains_what_is_missing(call):
     words = ["theory", "scaling", "layered-bandit", "--axis", "horizon=1,2", "-T", "101", "-w", "1", "--agents", "opo,optimum"]
     done = call(*words, "--models", "2", "--set", "n_contexts=1", "--set", "unknown=1")
     output = " ".join(done.stdout.split())
-    assert "-: no exponent, as the mean regret at some value is not above 0" in output
+    assert "-: no exponent, because the mean regret at some value is not above 0" in output
     assert "2 runs of each size make wide intervals: more environments (--models)" in output
     # OPO at the theory's constants is the uniform policy, whose regret is T H gap (1 - 1/|A|), and no run warns of it.
     assert "opo (theory) 1.00 [1.00, 1.00]" in output

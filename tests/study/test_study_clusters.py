@@ -1,4 +1,4 @@
-"""Dask and Ray, each on a real local cluster that the test starts."""
+"""Studies on Dask and Ray, each on a real local cluster that the test starts."""
 
 from __future__ import annotations
 

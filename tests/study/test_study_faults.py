@@ -1,45 +1,23 @@
-"""Faults injected into studies: each ends in a clear message, and what was stored before is intact."""
+"""Faults of runs, disks and installations injected into studies: each ends in a clear message, and what was stored before is intact."""
 
 from __future__ import annotations
 
 import builtins
 import errno
 import importlib.util
-import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
-import sys
-import time
 
 import pytest
+from fault_cases import FORMATS, GOOD, check_intact
 from study_cases import ROOT, bits, left_over, small
 
 import opo_fast as of
-from opo_fast.study import Results, Store, StoreError, checkpoint, run_study
+from opo_fast.study import Results, StoreError, checkpoint, run_study
 
 needs_joblib = pytest.mark.skipif(importlib.util.find_spec("joblib") is None, reason="joblib (extra 'study') is not installed")
-FORMATS = [
-    "npz",
-    pytest.param("parquet", marks=pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")),
-]
-GOOD = ("opo", "greedy")
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    """Bits of the good agents' runs."""
-    folder = tmp_path_factory.mktemp("good") / "s"
-    run_study(small(agents=GOOD), folder)
-    return bits(folder)
-
-
-def check_intact(folder, good):
-    """The good runs are all there, and nothing is half-written."""
-    assert bits(folder) == good
-    assert not [name for name in left_over(folder) if not name.endswith(".ckpt")]
 
 
 # -- what runs do --------------------------------------------------------------------------------------------------------------
@@ -48,7 +26,7 @@ FAILING = [
     ({"name": "study_cases:broken", "options": {"at": 40}}, 39, r"RuntimeError: the oracle gave up in episode 40"),
     ({"name": "study_cases:nothing"}, 0, r"'study_cases:nothing': the module 'study_cases' has no 'nothing'"),
     ({"name": "no_such_module:agent"}, 0, r"'no_such_module:agent': there is no module 'no_such_module', neither installed nor in"),
-    ({"name": "opo", "options": {"bonus_scal": 1.0}}, 0, r"bonus_scal is no option of agent 'opo'"),
+    ({"name": "opo", "options": {"bonus_scal": 1.0}}, 0, r"bonus_scal is not an option of agent 'opo'"),
     ({"name": "opo", "options": {"bonus_scale": -1.0}}, 0, r"bonus_scale is -1\.0"),
     ({"name": "uccb"}, 0, r"."),
     ({"name": "study_cases:crashing"}, 0, r"OSError"),
@@ -105,7 +83,7 @@ def test_failed_runs_are_tried_again_from_their_checkpoint_unless_told_not_to(tm
     assert [path.name.rpartition("-")[2] for path in sorted((folder / "checkpoints").iterdir())] == ["15.ckpt", "30.ckpt"]
     (tmp_path / "mended_agent.py").write_text(source.format(1000))
     assert run_study(study, folder, retry_failed=False).failed == 1
-    # The source of the agent has changed: its checkpoint is used where that is asked for.
+    # The agent's source has changed, so its checkpoint is only used with changed="keep".
     summary = run_study(study, folder, changed="keep")
     assert (summary.done, summary.failed) == (1, 0)
     assert next(iter(Results(folder).done.values()))["resumed"] == 1
@@ -116,7 +94,7 @@ def test_an_agent_without_state_runs_and_says_so(tmp_path):
     summary = run_study(small(agents=["study_cases:stateless"], seeds=1, checkpoint={"episodes": 10}), tmp_path / "s")
     assert (summary.done, summary.failed) == (1, 0)
     (message,) = summary.messages
-    assert "lock / study_cases:stateless / seed 0 has no checkpoints and starts anew when it is interrupted" in message
+    assert "lock / study_cases:stateless / seed 0 has no checkpoints, and begins again if it is interrupted" in message
     assert "Stateless without state() and restore(state)" in message
 
 
@@ -136,7 +114,7 @@ def test_a_killed_worker_is_found_out_and_the_others_finish(tmp_path, good):
 
 
 def fail_writing(monkeypatch, number, matching):
-    """Every write to a file whose name contains `matching` fails as the system would."""
+    """Make every write to a file whose name contains `matching` fail with this system error."""
     real = os.fsync
 
     def fsync(handle):
@@ -184,7 +162,7 @@ def test_a_checkpoint_that_cannot_be_stored_ends_its_run_alone(tmp_path, monkeyp
     assert run_study(small(agents=[*GOOD, bad]), folder).done == 6
 
 
-def test_a_disk_that_is_full_for_failures_too_is_told(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_for_failures_too_is_reported(tmp_path, monkeypatch):
     folder = tmp_path / "s"
     run_study(small(agents=["uniform"], seeds=1), folder)
 
@@ -207,7 +185,7 @@ def test_a_disk_that_is_full_for_failures_too_is_told(tmp_path, monkeypatch):
 
 
 def mounted(folder, *options):
-    """A small file system of its own, or a skip where this user may not mount one."""
+    """Mount a small file system, or skip the test if this user may not."""
     folder.mkdir(exist_ok=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)], capture_output=True, text=True, check=False
@@ -226,7 +204,7 @@ def disk(tmp_path):
 
 
 def fill(path):
-    """Write to `path` until nothing more goes."""
+    """Write to `path` until the disk is full."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         while os.write(handle, b"0" * 4096):
@@ -281,217 +259,6 @@ def test_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "s").write_text("")
     with pytest.raises(StoreError, match=r"cannot be made: something that is not a folder has that name"):
         run_study(small(), tmp_path / "s")
-
-
-# -- what is damaged -----------------------------------------------------------------------------------------------------------
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(bytes(data))
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("damage", [cut, empty])
-def test_a_truncated_run_file_is_told_put_aside_and_run_again(tmp_path, good, format, damage):
-    folder = tmp_path / "s"
-    study = small(agents=GOOD, format=format)
-    run_study(study, folder)
-    victim = sorted(path for path in (folder / "runs").iterdir())[0]
-    damage(victim)
-    results = Results(folder)
-    assert len(results.done) == 3
-    assert len(results.messages) == 1
-    assert victim.name in results.messages[0]
-    assert "is damaged" in results.messages[0]
-    summary = run_study(study, folder)
-    assert summary.done == 4
-    assert f"put aside as '{victim.name}.damaged' and its run is done again" in summary.messages[0]
-    check_intact(folder, good)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_wrong_byte_is_found_when_a_run_is_read_and_never_changes_a_number(tmp_path, good, format):
-    folder = tmp_path / "s"
-    run_study(small(agents=GOOD, format=format), folder)
-    results = Results(folder)
-    victim = sorted((folder / "runs").iterdir())[0]
-    run = next(run for run in results.runs if run.id == victim.stem)
-    whole, stored = victim.read_bytes(), results.read(run)
-    messages = []
-    for at in range(3, len(whole), len(whole) // 200):
-        data = bytearray(whole)
-        data[at] ^= 0x10
-        victim.write_bytes(bytes(data))
-        try:
-            read = results.read(run)
-        except StoreError as error:
-            messages.append(str(error))
-        else:
-            assert read.meta == stored.meta
-            assert read.columns.keys() == stored.columns.keys()
-            assert all(read[name].tobytes() == column.tobytes() for name, column in stored.columns.items())
-    assert len(messages) > 20
-    assert all(f"the run file {str(victim)!r} is damaged" in message for message in messages)
-    victim.write_bytes(whole[:-100] + bytes(100))
-    (folder / "index.jsonl").unlink()
-    summary = run_study(small(agents=GOOD, format=format), folder)
-    assert "put aside" in summary.messages[0]
-    check_intact(folder, good)
-
-
-def interrupted(folder, episodes=(20, 40)):
-    """A study with checkpoints of one run and no result; returns the run's id and its bits."""
-    study = small(agents=["opo"], seeds=1)
-    run_study(study, folder.with_name("whole"))
-    from opo_fast.runs.simulation import Simulation
-
-    store = Store(folder)
-    store.prepare(study)
-    (run,) = study.runs()
-    env = of.envs.make("combination-lock", horizon=3)
-    simulation = Simulation(env, of.agents.make("opo", env, episodes=60, seed=0), 60, 0)
-    for episode in episodes:
-        while simulation.episode < episode:
-            simulation.step()
-        recorder = {"simulation": simulation.state(), "measured": {}}
-        record = {"every": study.record.every, "measures": list(study.record.measures)}
-        checkpoint.write(
-            store.checkpoints, run.id, episode, {"version": of.__version__, "record": record, "resumed": 0, "recorder": recorder}
-        )
-    return study, run.id, bits(folder.with_name("whole"))
-
-
-@pytest.mark.parametrize("damage", [cut, flip, empty])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path, damage):
-    folder = tmp_path / "s"
-    study, id, whole = interrupted(folder)
-    damage(folder / "checkpoints" / f"{id}-40.ckpt")
-    state, messages = checkpoint.latest(folder / "checkpoints", id)
-    assert state["recorder"]["simulation"]["episode"] == 20
-    assert len(messages) == 1
-    assert f"{id}-40.ckpt' is not a checkpoint, or is damaged" in messages[0]
-    summary = run_study(study, folder)
-    assert (summary.done, summary.failed) == (1, 0)
-    assert bits(folder) == whole
-
-
-def test_a_study_tells_of_a_damaged_checkpoint(tmp_path):
-    folder = tmp_path / "s"
-    study, id, whole = interrupted(folder)
-    flip(folder / "checkpoints" / f"{id}-40.ckpt")
-    summary = run_study(study, folder)
-    assert "' is not a checkpoint, or is damaged" in summary.messages[0]
-    assert next(iter(Results(folder).done.values()))["resumed"] == 1
-    assert bits(folder) == whole
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_starts_anew(tmp_path):
-    folder = tmp_path / "s"
-    study, _, whole = interrupted(folder)
-    for path in (folder / "checkpoints").iterdir():
-        flip(path)
-    summary = run_study(study, folder)
-    assert len(summary.messages) == 2
-    assert next(iter(Results(folder).done.values()))["resumed"] == 0
-    assert bits(folder) == whole
-
-
-def test_a_checkpoint_of_another_version_is_left_aside(tmp_path):
-    folder = tmp_path / "s"
-    study, id, whole = interrupted(folder)
-    state, _ = checkpoint.latest(folder / "checkpoints", id)
-    checkpoint.write(folder / "checkpoints", id, 41, {**state, "version": "0.0.1"})
-    summary = run_study(study, folder)
-    assert f"starts anew: it was written by opo_fast 0.0.1, and this is {of.__version__}" in summary.messages[0]
-    assert bits(folder) == whole
-
-
-def test_a_checkpoint_that_does_not_fit_is_left_aside(tmp_path):
-    folder = tmp_path / "s"
-    study, id, whole = interrupted(folder)
-    state, _ = checkpoint.latest(folder / "checkpoints", id)
-    state["recorder"]["simulation"]["agent"]["settings"]["n_actions"] = 7
-    checkpoint.write(folder / "checkpoints", id, 41, state)
-    summary = run_study(study, folder)
-    assert "starts anew: state belongs to an agent whose n_actions is 7" in summary.messages[0]
-    assert bits(folder) == whole
-
-
-def test_a_damaged_index_is_made_anew(tmp_path, good):
-    folder = tmp_path / "s"
-    run_study(small(agents=GOOD), folder)
-    whole = sorted((folder / "index.jsonl").read_bytes().splitlines())
-    for text in (b"", b"\xff\xfe{", b"\n".join(whole)[:-40], b'{"id": 3}\n[]\n' + whole[0] + b"\n"):
-        (folder / "index.jsonl").write_bytes(text)
-        assert len(Results(folder).done) == 4
-        run_study(small(agents=GOOD), folder)
-        assert sorted((folder / "index.jsonl").read_bytes().splitlines()) == whole
-    check_intact(folder, good)
-
-
-def test_a_damaged_study_json_is_written_anew_from_the_file(tmp_path, good):
-    folder = tmp_path / "s"
-    run_study(small(agents=GOOD), folder)
-    (folder / "study.json").write_text("{")
-    with pytest.raises(StoreError, match=r"study\.json' is damaged .*: run the study file again"):
-        Results(folder)
-    assert run_study(small(agents=GOOD), folder).done == 4
-    check_intact(folder, good)
-
-
-def test_folders_that_are_no_studies_and_foreign_ones_are_refused(tmp_path):
-    with pytest.raises(StoreError, match=r"is not the folder of a study \(it has no study\.json\)"):
-        Results(tmp_path)
-    run_study(small("one", agents=["uniform"], seeds=1), tmp_path / "s")
-    with pytest.raises(StoreError, match=r"holds the study 'one', not 'two': name another folder with --out"):
-        run_study(small("two", agents=["uniform"], seeds=1), tmp_path / "s")
-
-
-def test_what_dead_processes_left_behind_is_removed_and_the_rest_kept(tmp_path, good):
-    folder = tmp_path / "s"
-    run_study(small(agents=GOOD), folder)
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    host = socket.gethostname()
-    gone = folder / "runs" / f".x.npz~{host}~{dead}~1.part"
-    mine = folder / "runs" / f".y.npz~{host}~{os.getpid()}~1.part"
-    for path in (gone, mine):
-        path.write_text("half")
-    sign = {"host": host, "pid": int(dead), "label": "l", "episode": 3, "episodes": 60, "started": 0.0, "updated": time.time()}
-    id = Results(folder).runs[0].id
-    (folder / "running" / f"{id}.json").write_text(json.dumps(sign))
-    (folder / "stop").touch()
-    summary = run_study(small(agents=GOOD), folder)
-    assert (summary.done, summary.stopped) == (4, False)
-    assert not gone.exists()
-    assert mine.exists()
-    mine.unlink()
-    check_intact(folder, good)
-
-
-def test_a_process_killed_right_after_storing_a_run_leaves_nothing_for_good(tmp_path):
-    folder = tmp_path / "s"
-    study, id, whole = interrupted(folder)
-    kept = {path.name: path.read_bytes() for path in (folder / "checkpoints").iterdir()}
-    run_study(study, folder)
-    for name, data in kept.items():
-        (folder / "checkpoints" / name).write_bytes(data)
-    (folder / "failures" / f"{id}.json").write_text("{}")
-    assert run_study(study, folder).failed == 0
-    assert not list((folder / "checkpoints").iterdir())
-    assert not list((folder / "failures").iterdir())
-    assert bits(folder) == whole
 
 
 # -- what is missing -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The study file: what it means, and that every mistake is named with its key and line."""
+"""The study file: its meaning, and errors that name key and line."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ MISTAKES = [
     ("seeds = 3", "seeds = true", r"line 3: seeds is True: a whole number"),
     ("seeds = 3", "seeds = 300000", r"the study has 1,500,000 runs: at most 1,000,000"),
     ('"saturation",', '"satration",', r"line 7: record\.measures\[1\] is 'satration': one of regret"),
-    ("seeds = 3", "seeds = 1000000000", r"line 3: seeds are more than 1,000,000: at most so many runs are supported"),
+    ("seeds = 3", "seeds = 1000000000", r"line 3: seeds has more than 1,000,000 entries, the largest number of runs"),
     ("episodes = 50", "episodes = 50\nseconds = 0", r"line 14: checkpoint\.seconds is 0: a number above 0"),
     ('name = "scales"', 'name = "../up"', r"line 1: name is '\.\./up': letters, digits"),
     ('name = "icu-sepsis"', 'name = "mine:"', r"line 16: environments\[0\]\.name is 'mine:': a name, or an import path"),
@@ -132,7 +132,7 @@ MISTAKES = [
     ),
     ('label = "Uniform"', 'label = "opo (bonus_scale=1e-06, eta_scale=1)"', r"line 25: agents\[1\] has the same label as agents\[0\]"),
     ('label = "Uniform"', "grd = {}", r"line 27: agents\[1\]\.grd: unknown key \(did you mean 'grid'\?\)"),
-    ("[agents.grid]", "[agents.options]\neta_scale = 1\n[agents.grid]", r"line 25: agents\[0\]\.grid\.eta_scale is an option too"),
+    ("[agents.grid]", "[agents.options]\neta_scale = 1\n[agents.grid]", r"line 25: agents\[0\]\.grid\.eta_scale is also in options"),
     ("[checkpoint]", 'format = "csv"\n[checkpoint]', r"line 12: record\.format: unknown key"),
     ("seeds = 3", 'seeds = 3\nformat = "csv"', r"line 4: format is 'csv': one of parquet, npz"),
     ("seeds = 3", "seeds = ", r"not valid TOML: .*line 3"),
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 @pytest.mark.parametrize("seeds", [10**9, 10**30, range(10**9), range(5, 10**30), [0] * 1_000_001])
 def test_more_seeds_than_runs_can_be_are_refused_at_once(seeds):
-    with pytest.raises(of.OpoError, match=r"^seeds are more than 1,000,000"):
+    with pytest.raises(of.OpoError, match=r"^seeds has more than 1,000,000"):
         Study("s", ["icu-sepsis"], ["opo"], episodes=5, seeds=seeds)
 
 

@@ -1,4 +1,4 @@
-"""Folders of studies that are not as they were left: nothing is believed that was changed, nothing ends or stops a command."""
+"""Folders of studies that were changed from outside: changed files are never trusted, and no command crashes or hangs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(finished, tmp_path):
 
 
 def again(folder, finished):
-    """Every command works, and a further call of the study leaves it whole."""
+    """All commands work, and a further call of `run_study` completes the study."""
     for words in (
         ["status", str(folder), "--runs"],
         ["report", str(folder)],
@@ -101,7 +101,7 @@ def test_an_edited_regret_in_a_run_file_is_found(folder, finished, what):
         meta["summary"]["regret"] = 0.125
         members["opo_fast"] = np.array(json.dumps(meta))
     if what in ("column", "both"):
-        # The index knows the size of the file; a file of the same size is looked at when it is read.
+        # The index only has the size of the file; an edit that keeps it is found when the file is read.
         members["cumulative_regret"] = 0.3 * members["cumulative_regret"] + 0.1
     np.savez_compressed(path, **members)
     results = Results(folder)
@@ -131,7 +131,7 @@ def odd_signs():
 
 def test_odd_files_among_the_signs_of_life_and_failures_say_nothing(folder, finished):
     ids = [path.stem for path in (folder / "runs").iterdir()]
-    # Of two runs that are not finished, so that their signs and failures would count.
+    # For two unfinished runs, so that their signs and failures would count.
     for id in ids[:2]:
         (folder / "runs" / f"{id}.npz").unlink()
     store, planned = Store(folder), small(agents=AGENTS).runs()
@@ -161,7 +161,7 @@ def test_pipes_and_folders_where_files_should_be_are_never_waited_for(folder, fi
     (folder / "index.jsonl").unlink()
     os.mkfifo(folder / "index.jsonl")
     assert len(Results(folder).done) == 4
-    # A run's own file: told, and the others go on.
+    # A run file: it is reported, and the other runs are done.
     (folder / "index.jsonl").unlink()
     (folder / "runs" / f"{ids[0]}.npz").unlink()
     os.mkfifo(folder / "runs" / f"{ids[0]}.npz")
@@ -187,7 +187,7 @@ def test_a_pipe_in_the_place_of_a_file_of_the_study_does_not_hang(folder, name):
 
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"{}", b'{"study": 3}', b'{"study": {"name": 3}}', b"[" * 100_000, b"\xff"])
-def test_a_study_json_of_any_content_is_a_clear_error_or_written_anew(folder, text):
+def test_a_study_json_of_any_content_is_a_clear_error_or_restored(folder, text):
     (folder / "study.json").write_bytes(text)
     with pytest.raises(StoreError, match=r"study\.json' is damaged"):
         Results(folder)
@@ -218,7 +218,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory, finished):
-    """The checkpoint of a run at episode 20, and the run's id."""
+    """The checkpoint of a run at episode 20, and the id of the run."""
     from opo_fast.runs.simulation import Simulation
     from opo_fast.study.recorder import Recorder
 
@@ -235,7 +235,7 @@ def half(tmp_path_factory, finished):
 
 
 @pytest.mark.parametrize("change", [None, *CHANGES])
-def test_a_checkpoint_of_any_content_is_used_whole_or_left_aside(folder, finished, half, change):
+def test_a_checkpoint_of_any_content_is_used_whole_or_ignored(folder, finished, half, change):
     path, id = half
     state, _ = checkpoint.latest(path.parent, id)
     if change is not None:
@@ -245,7 +245,7 @@ def test_a_checkpoint_of_any_content_is_used_whole_or_left_aside(folder, finishe
     summary = again(folder, finished)
     assert Results(folder).done[id]["resumed"] == (change is None)
     assert len(summary.messages) == (change is not None)
-    assert all("is left aside, and the run starts anew: " in message for message in summary.messages)
+    assert all("is ignored, and the run begins again: " in message for message in summary.messages)
 
 
 # -- several processes, clocks, locks --------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_two_processes_on_one_folder_lose_nothing_and_do_nothing_twice(tmp_path)
         out, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         outs.append(out.strip())
-    # One drives it; the others are refused, or find it finished when they get the lock.
+    # One process drives the study; the others are refused, or find it finished when they get the lock.
     assert "20" in outs
     assert all(out == "20" or "is being run by another process" in out for out in outs)
     names = [json.loads(line)["file"] for line in (tmp_path / "s" / "index.jsonl").read_bytes().splitlines()]
@@ -285,13 +285,13 @@ def test_two_processes_on_one_folder_lose_nothing_and_do_nothing_twice(tmp_path)
     assert bits(tmp_path / "s") == bits(tmp_path / "whole")
 
 
-def test_the_lock_of_a_dead_process_holds_nobody_up(folder, finished):
+def test_the_lock_of_a_dead_process_is_ignored(folder, finished):
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
     (folder / "driver.json").write_text(json.dumps({"host": os.uname().nodename, "pid": int(dead.stdout)}))
     (folder / "lock").write_text("somebody")
     assert not status(Store(folder), small(agents=AGENTS).runs()).driven
     again(folder, finished)
-    # The number of the dead process may be another one's by now.
+    # Another process may have the number of the dead one by now.
     (folder / "driver.json").write_text(json.dumps({"host": os.uname().nodename, "pid": os.getpid()}))
     assert not status(Store(folder), small(agents=AGENTS).runs()).driven
 
@@ -307,7 +307,7 @@ def test_a_file_system_without_locks_goes_without(folder, finished, monkeypatch,
     again(folder, finished)
 
 
-def test_asking_how_it_goes_never_keeps_a_study_from_starting(folder, finished):
+def test_reading_the_status_never_keeps_a_study_from_starting(folder, finished):
     end = threading.Event()
 
     def ask():

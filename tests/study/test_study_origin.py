@@ -1,4 +1,4 @@
-"""A run's identity includes the code and the files that it comes from."""
+"""A run's identity includes the code and the files from which it was made."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_a_run_tells_what_it_comes_from(place):
+def test_the_origin_of_a_run_is_stored(place):
     run_study(study_of(place), place / "s")
     for meta in Results(place / "s").done.values():
         names = {"opo_fast", "environment: world.npz"} | ({"agent: own_agent.py"} if ":" in meta["agent"]["name"] else set())
@@ -52,7 +52,7 @@ def test_a_run_tells_what_it_comes_from(place):
 
 
 @pytest.mark.parametrize("what", ["world.npz", "own_agent.py"])
-def test_an_edited_file_is_told_and_its_runs_are_done_again_or_kept(place, what):
+def test_an_edited_file_is_reported_and_its_runs_are_done_again_or_kept(place, what):
     folder = place / "s"
     run_study(study_of(place), folder)
     before = bits(folder)
@@ -65,20 +65,20 @@ def test_an_edited_file_is_told_and_its_runs_are_done_again_or_kept(place, what)
     with pytest.raises(of.OpoError, match=rf"{concerned} of 4 finished runs were done before a change \(\w+: {what}\): --redo .* --keep"):
         run_study(study_of(place), folder)
     assert bits(folder) == before
-    # Kept: the new seed alone is run, and the report says that the runs do not belong together.
+    # Kept: only the new seed is run, and the report says that the runs differ.
     assert run_study(study_of(place, seeds=3), folder, changed="keep").done == 6
     after = bits(folder)
     assert {key: value for key, value in after.items() if key[2] < 2} == before
     pytest.importorskip("jinja2", reason="jinja2 (extra 'study') is not installed")
     from opo_fast.study.report import write_report
 
-    assert f"with 2 different contents of its file &#39;{what}&#39;" in write_report(Results(folder)).read_text()
-    # Done again: all are of the file as it is now, as in a study of its own.
+    assert f"with 2 different versions of its file &#39;{what}&#39;" in write_report(Results(folder)).read_text()
+    # After redoing, all runs are those of the current file, as in a new study.
     assert run_study(study_of(place, seeds=3), folder, changed="redo").done == 6
     run_study(study_of(place, seeds=3), place / "fresh")
     assert bits(folder) == bits(place / "fresh") != after
-    assert "different contents" not in write_report(Results(folder)).read_text()
-    # Once all are of one kind nothing is asked.
+    assert "different versions of its file" not in write_report(Results(folder)).read_text()
+    # With all runs from the same file there is no error.
     assert run_study(study_of(place, seeds=3), folder).done == 6
 
 
@@ -91,7 +91,7 @@ def test_the_same_content_under_another_date_is_no_change(place):
     assert run_study(study_of(place), place / "s").done == 4
 
 
-def test_another_version_of_the_package_is_told(place, monkeypatch):
+def test_another_version_of_the_package_is_reported(place, monkeypatch):
     run_study(study_of(place), place / "s")
     monkeypatch.setattr(of, "__version__", "9.9.9")
     with pytest.raises(of.OpoError, match=r"4 of 4 finished runs .*opo_fast [0-9.]+, and this is 9\.9\.9"):
@@ -104,7 +104,7 @@ def test_another_version_of_the_package_is_told(place, monkeypatch):
     assert line.startswith("the runs were done with different versions of opo_fast: ")
 
 
-def test_a_checkpoint_of_other_code_is_left_aside_unless_it_is_to_be_kept(place):
+def test_a_checkpoint_of_other_code_is_ignored_unless_it_is_to_be_kept(place):
     study = study_of(place, seeds=1, checkpoint={"episodes": 5})
     store = Store(place / "s")
     store.prepare(study)
@@ -116,7 +116,7 @@ def test_a_checkpoint_of_other_code_is_left_aside_unless_it_is_to_be_kept(place)
     task = Task(run, str(store.folder), str(place), "npz", study.record, Checkpoints(5), None, (socket.gethostname(), os.getpid()), False)
     assert execute(task).kind == "done"
     stored = store.finished()[0][run.id]
-    # The state of a run on its way, as an older source left it.
+    # A checkpoint from before the edit of the source.
     from opo_fast.runs.simulation import Simulation
     from opo_fast.study.build import make_agent, make_environment
     from opo_fast.study.recorder import Recorder
@@ -133,9 +133,9 @@ def test_a_checkpoint_of_other_code_is_left_aside_unless_it_is_to_be_kept(place)
         checkpoint.write(store.checkpoints, run.id, 7, content)
         summary = run_study(study, store.folder, changed=changed)
         assert store.finished()[0][run.id]["resumed"] == resumed
-        told = [message for message in summary.messages if "left aside" in message]
-        assert len(told) == (changed == "ask")
-        assert all("it was written before a change of agent: own_agent.py" in message for message in told)
+        about = [message for message in summary.messages if "is ignored" in message]
+        assert len(about) == (changed == "ask")
+        assert all("it was written before a change of agent: own_agent.py" in message for message in about)
         next(store.runs.glob(f"{run.id}.*")).unlink()
 
 
@@ -171,7 +171,7 @@ def test_the_command_line_asks(place, monkeypatch):
     assert call("--keep").exit_code == 0
     assert call("--redo").exit_code == 0
     assert call().exit_code == 0
-    assert "one of the two is needed" in str(call("--redo", "--keep").exception)
+    assert "only one of them is needed" in str(call("--redo", "--keep").exception)
 
 
 def test_small_studies_of_the_package_alone_have_only_the_version(tmp_path):

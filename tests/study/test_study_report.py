@@ -1,4 +1,4 @@
-"""Pictures, the report and the command line of studies."""
+"""Plots, the report and the command line of studies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NASTY = 'Lock <b>&"x"</b>'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A finished study with a grid, a failing agent and a label that HTML must not understand."""
+    """A finished study with a grid, a failing agent and a label with HTML in it."""
     folder = tmp_path_factory.mktemp("report") / "s"
     environments = [{"name": "combination-lock", "label": NASTY, "options": {"horizon": 3}}]
     agents = [
@@ -100,7 +100,7 @@ def test_the_page_tells_what_the_study_found(reader, folder):
     assert NASTY in text
     assert "RuntimeError: the oracle gave up in episode 9" in text
     assert "Traceback (most recent call last)" in text
-    for heading in ("Agents compared, seed by seed", "Sensitivity to settings", "Failures", "Settings", "Runs", "growth exponent"):
+    for heading in ("Comparison of agents, seed by seed", "Sensitivity to settings", "Failures", "Settings", "Runs", "growth exponent"):
         assert heading in text
     results = Results(folder)
     for run in results.runs:
@@ -136,13 +136,13 @@ def browser(*arguments):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_real_browser_shows_the_page_within_its_width(tmp_path, page, width):
-    # The page itself has no script; this copy measures it and says so in its title.
+    # The page has no script, so a script that writes the measured width into the title is added to a copy.
     picture = "document.querySelector('svg').getBoundingClientRect().width"
     measure = f"<script>document.title=[document.documentElement.scrollWidth,innerWidth,{picture}]</script>"
     copy = tmp_path / "copy.html"
     copy.write_text(page.read_text().replace("</body>", f"{measure}</body>"))
     frame = tmp_path / "frame.html"
-    # A frame has the width of a phone, which a browser window on a desktop cannot always have.
+    # An iframe can have the width of a phone, which a desktop browser window cannot always have.
     source = base64.b64encode(copy.read_bytes()).decode()
     frame.write_text(
         f"<iframe id=f style='width:{width}px;height:800px;border:0' srcdoc=''></iframe><p id=out></p><script>"
@@ -205,7 +205,7 @@ def test_the_command_line_from_run_to_export(tmp_path, monkeypatch):
     assert "4 of 4 runs are finished" in call("run", "s.toml", "-w", 1).output
     for study in ("s.toml", "cli-study"):
         output = call("status", study, "--runs").output
-        assert "4 of 4 runs finished, 0 under way, 0 waiting" in output
+        assert "4 of 4 runs finished, 0 running, 0 waiting" in output
         assert output.count("OPO (bonus_scale=") == 4
     assert call("resume", "cli-study", "-w", 1).exit_code == 0
     assert call("plot", "cli-study", "--file", "p.svg").exit_code == 0
@@ -256,9 +256,9 @@ def test_plots_name_what_they_cannot_draw(folder, tmp_path):
         (["--measure", "colour"], " cumulative_regret, "),
         (["--heatmap", "bonus_scale,eta_scale", "--measure", "colour"], "name is 'colour': 'regret', "),
         (["--heatmap", "bonus_scale,eta_scale", "--environment", "x"], "environment is 'x': one of Lock"),
-        (["--agent", "OPO"], "--agent is 'OPO', which is for heat maps"),
-        (["--out", "elsewhere"], "--out is 'elsewhere' beside the folder"),
-        (["--heatmap", "bonus_scale"], "two settings with a comma"),
+        (["--agent", "OPO"], "--agent is 'OPO', which is only for heat maps"),
+        (["--out", "elsewhere"], "--out is 'elsewhere' with the folder"),
+        (["--heatmap", "bonus_scale"], "two settings separated by a comma"),
         (["--heatmap", "bonus_scale,delta"], "'delta' is not in the grid of 'OPO'"),
         (["--environment", "x"], "environments has 'x'"),
     ):
@@ -344,7 +344,7 @@ def test_the_contexts_that_came_most_are_shown(tmp_path):
     assert len(content["tables"]) == 1
 
 
-def test_a_damaged_or_missing_policy_is_said(tmp_path):
+def test_a_damaged_or_missing_policy_is_reported(tmp_path):
     run_study(small(agents=["uniform", "greedy"], environments=["random-finite"], seeds=1), tmp_path)
     first, second = sorted((tmp_path / "policies").iterdir())
     first.write_text(first.read_text().replace("1", "2", 1))

@@ -1,4 +1,4 @@
-"""Runs of a study: the same bits whatever interrupts them and whoever schedules them."""
+"""Runs of a study: the same bits after interruptions and with every scheduler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ needs_joblib = pytest.mark.skipif(importlib.util.find_spec("joblib") is None, re
 
 
 def direct(run):
-    """What `simulate` gives for a run, the study left out."""
+    """The result of `simulate` for a run, without a study."""
     env = of.envs.make(run.environment.name, **run.environment.options)
     agent = of.agents.make(run.agent.name, env, episodes=run.episodes, seed=run.seed, **run.agent.options)
     return of.simulate(env, agent, run.episodes, run.seed, progress=False)
@@ -81,7 +81,7 @@ def test_extending_a_study_reruns_nothing(tmp_path):
     folder = tmp_path / "s"
     run_study(small(seeds=1, agents=["e-uc3rl"]), folder)
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
-    # The first study's run is the grid's point 3e-5, which is the practical setting.
+    # The run of the first study is the point 3e-5 of the grid, which is the practical setting.
     summary = run_study(small(seeds=[0, 5], agents=[{"name": "e-uc3rl", "grid": {"bonus_scale": [1e-4, 3e-5]}}, "greedy"]), folder)
     assert (summary.planned, summary.done) == (6, 6)
     after = {path.name: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
@@ -122,7 +122,7 @@ def test_loky_gives_the_same_bits(tmp_path, whole, workers):
 SCRIPT = """
 import signal
 import sys
-# A shell starts what runs in the background with Ctrl-C ignored, and a study leaves that as it is.
+# A shell starts background jobs with SIGINT ignored, and a study does not change that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
 from study_cases import small
@@ -241,7 +241,7 @@ def test_the_time_left_is_that_of_like_runs_shared_among_the_workers():
     assert [run.agent.label for run in runs] == ["opo", "greedy"] * 3
     done = {runs[0].id: {"summary": {"seconds": 100.0}}, runs[1].id: {"summary": {"seconds": 10.0}}}
     signs = {runs[2].id: {"episode": 45, "started": 0.0}, runs[3].id: {"episode": 0, "started": 0.0}}
-    # A quarter of 100 s and all of 10 s under way on two workers, 100 s waiting, and a failed run that is not done again.
+    # Two running runs have a quarter of 100 s and all of 10 s left, one waiting run 100 s, and a failed run is not repeated.
     left = seconds_left(runs, done, set(done), {runs[5].id: {}}, signs)
     assert left == pytest.approx((25 + 10 + 100) / 2)
     assert seconds_left(runs, {}, set(), {}, {}) is None

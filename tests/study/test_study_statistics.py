@@ -1,4 +1,4 @@
-"""Statistics of studies against closed forms and scipy, and what the tables hold."""
+"""Statistics of studies against closed forms and SciPy, and the contents of tables and exports."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_parquet_exports_are_read_by_others(tmp_path):
     assert alone.column("value").to_numpy().tobytes() == results.read(run)["value"].tobytes()
 
 
-def test_nothing_finished_is_said(tmp_path):
+def test_errors_without_finished_runs(tmp_path):
     results = written(tmp_path / "s", {})
     with pytest.raises(of.OpoError, match="no run of 'small' is finished: there is nothing to export"):
         results.export(tmp_path / "x.csv")
