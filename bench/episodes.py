@@ -1,6 +1,6 @@
-"""Whole runs, chains under one model at a time, and runs beyond the memory budget, compared with what an experienced user would write.
+"""Whole runs, their own Python, chains model by model, seeds side by side, and runs beyond the memory budget.
 
-python bench/episodes.py [run] [chain] [memory]
+python bench/episodes.py [loop] [run] [chain] [seeds] [memory]
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from plain import PlainChain, numpy_occupancy
 from problems import dense_arrays, rng
-from seeds import FreshContexts
+from seeds import SEEDS, WORLDS, FreshContexts, in_turn, together
+from split import Clock
 
 import opo_fast as of
 from opo_fast.algorithm.rules import opo_rule
@@ -34,6 +35,35 @@ def ratio(name: str, ours: Callable[[], object], other: Callable[[], object], ta
     print(
         f"{name}: {min(times[1]) / min(times[0]):.2f} times faster (at least {target:g}); {min(times[0]):.3f} s, pairs {each}", flush=True
     )
+
+
+CHAINS = "packed_steps", "packed_self_tuning_steps", "packed_visits", "packed_ahead", "packed_self_tuning_ahead", "packed_fit_runs"
+
+
+def own_python(episodes: int = 3000) -> None:
+    """What an episode costs beside kernels and the user's functions; that of building its true model counts."""
+    of.set_threads(1)
+    for label, chosen in (("self-tuning", {}), ("factors by hand", {"episodes": episodes, "bonus_scale": 2e-6, "eta_scale": 50})):
+        found = []
+        for _ in range(ROUNDS):
+            env, clock = FreshContexts([1, 3, 3, 3], 3, 10), Clock()
+
+            def play(episodes: int, env: FreshContexts = env, chosen: dict = chosen) -> None:
+                of.simulate(env, of.OPO(env.layout, env.loss_class, env.dynamics_class, **chosen), episodes, progress=False)
+
+            play(300)
+            for owner, name in ((env, "truth"), (env, "sample_context"), (env.loss_class, "together"), (env.dynamics_class, "together")):
+                setattr(owner, name, clock.timed(getattr(owner, name), "user"))
+            with clock.kernels(lambda kernel: "chains" if kernel.py_func.__name__ in CHAINS else "kernels"):
+                began = time.thread_time()
+                play(episodes)
+                whole = time.thread_time() - began
+            parts = {name: 1e6 * seconds / episodes for name, seconds in clock.seconds.items()}
+            found.append((1e6 * whole / episodes - sum(parts.values()), parts))
+        own, parts = min(found, key=lambda one: one[0])
+        told = ", ".join(f"{name} {value:.0f}" for name, value in parts.items())
+        print(f"an episode of T={episodes}, 10 + 10 candidates, {label}: {own:.0f} us of its own Python (at most 100); {told}", flush=True)
+    of.set_threads(None)
 
 
 def whole_run(episodes: int = 3000) -> None:
@@ -107,6 +137,15 @@ def incremental_chain(steps: int = 400, horizon: int = 10, n_actions: int = 4) -
         ratio(f"PolicyChain, S={size}, H={horizon}, A={n_actions}, T={steps}, against a NumPy loop", ours, theirs, 6)
 
 
+def many_seeds(episodes: int = 400) -> None:
+    of.set_threads(1)
+    for world in WORLDS:
+        ours, theirs = together(world, episodes), in_turn(world, episodes)
+        ours(), theirs()
+        ratio(f"{SEEDS} seeds side by side, T={episodes}, {world}, against one after the other", ours, theirs, 2.5)
+    of.set_threads(None)
+
+
 def one_run(episodes: int, memory: int, tuning: str) -> None:
     """A run in a separate process: its seconds and its peak memory."""
     env = FreshContexts([1, 3, 3, 3], 3, 10)
@@ -141,7 +180,7 @@ def main() -> None:
     if sys.argv[1:2] == ["one"]:
         one_run(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
         return
-    rows = {"run": whole_run, "chain": incremental_chain, "memory": beyond_memory}
+    rows = {"loop": own_python, "run": whole_run, "chain": incremental_chain, "seeds": many_seeds, "memory": beyond_memory}
     for name in sys.argv[1:] or rows:
         rows[name]()
 

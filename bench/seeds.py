@@ -38,9 +38,12 @@ class FreshContexts:
     def sample_context(self, generator: np.random.Generator) -> float:
         return float(generator.random())
 
-    def mdp(self, context: float) -> of.LayeredMDP:
+    def truth(self, context: float) -> tuple[np.ndarray, list[np.ndarray]]:
         losses = self._losses[0][-1] + context * self._losses[1][-1]
-        return of.LayeredMDP(self.layout, losses, [x[-1] + context * slope[-1] for x, slope in self._arrays])
+        return losses, [x[-1] + context * slope[-1] for x, slope in self._arrays]
+
+    def mdp(self, context: float) -> of.LayeredMDP:
+        return of.LayeredMDP(self.layout, *self.truth(context))
 
 
 WORLDS = {

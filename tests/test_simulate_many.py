@@ -77,7 +77,14 @@ def same(a, b):
 
 
 def alone(env, make, seeds, episodes=EPISODES):
-    return [of.simulate(env, make(seed), episodes, seed) for seed in seeds]
+    """Runs that are played episode by episode."""
+    results = []
+    for seed in seeds:
+        run = Simulation(env, make(seed), episodes, seed)
+        for _ in range(episodes):
+            run.step()
+        results.append(run.result())
+    return results
 
 
 def hashed(state):
@@ -104,7 +111,9 @@ def check(env, make, seeds=3, episodes=EPISODES, **options):
     for one, other in zip(agents[len(many) :], agents[: len(many)], strict=True):
         np.testing.assert_array_equal(getattr(one, "held_out", 0), getattr(other, "held_out", 0))
         if hasattr(one, "state"):
-            assert hashed(one.state()) == hashed(other.state())
+            # How many steps are run once more depends on which chains are kept.
+            states = [{key: value for key, value in agent.state().items() if key != "planning_calls"} for agent in (one, other)]
+            assert hashed(states[0]) == hashed(states[1])
     return many
 
 
@@ -206,9 +215,9 @@ def test_contexts_that_leave_the_tables_and_return(monkeypatch, counted):
 
     env = envs.make("random-finite", n_contexts=60, seed=4)
     monkeypatch.setattr(tables, "FIRST", 8)
-    line = 8 * (env.layout.n_states * 3 * len(env.loss_models) + int(env.layout.dense_block[-1]) * len(env.dynamics_models) + 12)
+    line = 8 * (env.layout.n_states * 3 * len(env.loss_models) + int(env.layout.dense_block[-1]) * len(env.dynamics_models) + 2)
     window = AGENTS["auto"](env).lookahead
-    monkeypatch.setattr(tables, "ROOM", line * (3 * (window + 1) + 2))
+    monkeypatch.setattr(tables, "ROOM", line * (window + 2))
     check(env, lambda seed: AGENTS["auto"](env), episodes=100)
     assert sum(counted) == 99
 
@@ -286,7 +295,8 @@ def test_a_context_that_is_out_of_the_ordinary_ends_the_lockstep_and_not_the_run
 
     dynamics = of.FiniteDynamicsClass([lambda c, model=model: sparse(model, c) for model in env.dynamics_models])
     check(env, lambda seed: of.OPO(env.layout, env.loss_class, dynamics), episodes=60)
-    assert counted.count(False) == 1
+    # The first episode, before which there are no steps of a chain, and the first look at the context.
+    assert counted.count(0) == 2
 
 
 def test_a_class_that_cannot_explain_the_data_says_so():

@@ -135,7 +135,7 @@ class ChainEngine:
         lanes = self.together
         chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
         try:
-            if n * self.packed_size * lanes < WORTH_THREADS:
+            if len(chains) == 1 or n * self.packed_size * lanes < WORTH_THREADS or get_threads() == 1:
                 for chain in chains:
                     advance(chain, history, n)
             else:

@@ -22,12 +22,12 @@ from ..kernels.ingest import pack_lane
 from ..kernels.packed_self_tuning import packed_self_tuning_steps
 from ..kernels.plausible import TABLE
 from ..kernels.self_tuning import self_tuning_steps
-from ..model.layout import aligned
+from ..model.layout import address, aligned
 from ..model.operations import visit_once
 from ..model.scratch import Scratch, chunk_of
 from ..model.transitions import DENSE, Transitions
 from .chain import Chain
-from .history import Fits
+from .history import Fits, History
 from .rules import Bonus
 from .whole import WholeClasses
 
@@ -45,7 +45,7 @@ BATCH_BYTES = 1 << 27
 
 def _place(array: Array) -> tuple[int, int]:
     """Address and number of entries of an array."""
-    return array.__array_interface__["data"][0], array.size
+    return address(array), array.size
 
 
 class SingleChain(Chain):
@@ -161,6 +161,10 @@ class PackedChain(Chain):
     def _models_bytes(self) -> int:
         whole = vars(self).get("whole")
         return 8 * self.lanes * self.engine.packed_size * len(self.models) if whole is None else whole.nbytes
+
+    def prepare(self, history: History, n: int) -> None:
+        if self.whole is None:
+            super().prepare(history, n)
 
     def _prepare(self, transitions: list[Transitions]) -> Array:
         packed = aligned(self.engine.packed_size * self.lanes, zero=True)

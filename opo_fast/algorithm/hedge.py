@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,11 +37,7 @@ class HedgeSums:
     """
 
     def __init__(self, engine: ChainEngine, lanes: int) -> None:
-        counts = np.diff(engine.rows)
-        self.size = counts.size * lanes
-        self.log_actions = np.zeros(counts.size + LANES)
-        self.log_actions[: counts.size] = np.log(np.maximum(counts, 2))
-        self._actions = np.repeat(counts, lanes).astype(np.float64)
+        self.size, self.log_actions, self._actions = _of_layout(engine.rows.tobytes(), lanes)
         self.gap, self.total, self.excess = (aligned(self.size + LANES, zero=True) for _ in range(3))
         self.restart()
 
@@ -65,3 +62,12 @@ class HedgeSums:
         total = fields.numbers("total", (self.size,), least=1.0)
         fields.check("total", bool((total <= self._actions * (1 + 1e-9)).all()), "holds weights above the number of actions")
         self.gap[: self.size], self.total[: self.size] = gap, total
+
+
+@functools.lru_cache(maxsize=64)
+def _of_layout(rows: bytes, lanes: int) -> tuple[int, Array, Array]:
+    """What all chains of a layout share: numbers per vector, logarithms and numbers of actions."""
+    counts = np.diff(np.frombuffer(rows, np.int64))
+    log_actions = np.zeros(counts.size + LANES)
+    log_actions[: counts.size] = np.log(np.maximum(counts, 2))
+    return counts.size * lanes, log_actions, np.repeat(counts, lanes).astype(np.float64)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from .._support.checks import FLOAT64, tolerance_of
 from ..kernels._simd import LANES
-from ..model.layout import aligned
+from ..kernels.ingest import pack_candidates
+from ..model.layout import address, aligned
 
 if TYPE_CHECKING:
     from .engine import ChainEngine
@@ -33,6 +34,14 @@ class WholeClasses:
         In [0, 1].
     dynamics : list of ndarrays (m, transitions), one per context
         Rows in their order, layer after layer, those of masked pairs among them.
+
+    Attributes
+    ----------
+    losses, dynamics : ndarray, shape (n, rows * lanes) and (m, transitions * lanes)
+    base : int
+        Where `dynamics` is in memory.
+    sound : bool
+        Whether the rows of all dynamics are probabilities at all contexts.
     """
 
     def __init__(self, engine: ChainEngine, losses: list[Array], dynamics: list[Array]) -> None:
@@ -42,9 +51,10 @@ class WholeClasses:
         if mask is not None:
             f = f[:, :, mask.reshape(-1)]
             p = p[:, :, np.repeat(mask.reshape(-1)[: layout.next_sizes.size], layout.next_sizes)]
-        self.losses, self.dynamics = _packed(f), _packed(p)
-        self._valid = _valid(p, engine).tolist()
-        self._begin, self._stride = self.dynamics.__array_interface__["data"][0], self.dynamics.strides[0]
+        self.losses, self.dynamics, valid = _packed(f), _packed(p, fill=False), np.empty(p.shape[1], bool)
+        pack_candidates(p, engine.row_starts, tolerance_of(FLOAT64), self.dynamics, valid)
+        self._valid, self.sound = valid.tolist(), bool(valid.all())
+        self.base, self._stride = address(self.dynamics), self.dynamics.strides[0]
         self._size = self.dynamics.shape[1]
         self._nbytes = self.losses.nbytes + self.dynamics.nbytes
 
@@ -75,7 +85,7 @@ class WholeClasses:
         table = np.empty((len(fits), 2), np.int64)
         table[:, 0] = fits
         table[:, 0] *= self._stride
-        table[:, 0] += self._begin
+        table[:, 0] += self.base
         table[:, 1] = self._size
         return table
 
@@ -88,19 +98,10 @@ class WholeClasses:
         return np.minimum.reduce(some, axis=0, out=aligned(some.shape[1]))
 
 
-def _packed(values: Array) -> Array:
-    """(contexts, candidates, entries) as (candidates, entries * lanes)."""
+def _packed(values: Array, *, fill: bool = True) -> Array:
+    """(contexts, candidates, entries) as (candidates, entries * lanes); without `fill` lanes of no context alone are filled."""
     count, n, size = values.shape
     packed = aligned(n * size * LANES, zero=count < LANES)
-    packed.reshape(n, size, LANES)[:, :, :count] = values.transpose(1, 2, 0)
+    if fill:
+        packed.reshape(n, size, LANES)[:, :, :count] = values.transpose(1, 2, 0)
     return packed.reshape(n, -1)
-
-
-def _valid(p: Array, engine: ChainEngine) -> Array:
-    """Which candidates have valid probabilities at all contexts: no negative entries, and rows that sum to 1."""
-    if not p.shape[2]:
-        return np.ones(p.shape[1], bool)
-    sums = np.add.reduceat(p, engine.row_starts, axis=2)
-    within = np.abs(sums - 1.0) <= tolerance_of(FLOAT64)
-    found: Array = within.all(axis=(0, 2)) & (p.min(axis=(0, 2)) >= 0.0)
-    return found

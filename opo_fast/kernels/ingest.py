@@ -13,9 +13,30 @@ from ._jit import brief, inlined, kernel
 from ._simd import strided, tadd, tload, tstore, vmin, vset, vstore, vsum, vtranspose
 
 __all__ = [
-    "check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_lane", "take_csr", "take_dense", "take_unit",
-    "unordered_row",
+    "check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_candidates", "pack_lane", "place", "take_csr",
+    "take_dense", "take_unit", "unordered_row",
 ]  # fmt: skip
+
+
+@kernel
+def pack_candidates(values, starts, tolerance, packed, valid):
+    """Lay values[context, candidate] out side by side, a line of `packed` for each candidate, whose entry e of a context is 8 e + context.
+
+    `valid` tells of each candidate whether the rows, which begin at `starts`, are probabilities at all contexts.
+    """
+    count, n, size = values.shape
+    for i in range(n):
+        good = True
+        for c in range(count):
+            for row in range(starts.size):
+                total = 0.0
+                for e in range(starts[row], starts[row + 1] if row + 1 < starts.size else size):
+                    x = values[c, i, e]
+                    packed[i, 8 * e + c] = x
+                    total += x
+                    good = good and x >= 0.0
+                good = good and abs(total - 1.0) <= tolerance
+        valid[i] = good
 
 
 @kernel
@@ -29,6 +50,12 @@ def unordered_row(indptr, indices, n_next):
             if indices[p] >= n_next or (p > lo and indices[p] <= indices[p - 1]):
                 return row
     return -1
+
+
+@brief
+def place(array):
+    """Where an array begins in memory."""
+    return array.ctypes.data
 
 
 @brief

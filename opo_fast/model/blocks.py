@@ -101,12 +101,13 @@ def fault_of_row(layout: Layout, h: int, pair: int, where: str | Place, entry: t
 _shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
 
 
-def is_plain(arrays: Any, layout: Layout) -> bool:
-    """Whether these are the common case: a nonempty list of float64 ndarrays of the right shapes."""
+def is_plain(arrays: Any, layout: Layout, n: int | None = None) -> bool:
+    """Whether these are the common case: a nonempty list of float64 ndarrays of the right shapes; with `n`, of so many models each."""
+    shapes = layout.dense_shapes if n is None else [(n, *shape) for shape in layout.dense_shapes]
     return (
         type(arrays) is list
         and list(map(type, arrays)) == [np.ndarray] * len(arrays)
-        and list(map(_shape, arrays)) == layout.dense_shapes != []
+        and list(map(_shape, arrays)) == shapes != []
         # NumPy's native float64 is a single object, so comparing is fast.
         and all(map(FLOAT64.__eq__, map(_dtype, arrays)))
     )

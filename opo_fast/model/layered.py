@@ -21,7 +21,7 @@ from ..errors import OpoError
 from .blocks import stored_arrays
 from .conversion import as_transitions
 from .distinct import Distinct
-from .layout import Immutable, Layout, as_losses, as_mask, as_mask_2d, uniform_policy
+from .layout import Immutable, Layout, address, as_losses, as_mask, as_mask_2d, uniform_policy
 from .rows import Rows
 from .sparse import rows_of_state
 from .transitions import Transitions
@@ -176,7 +176,9 @@ class LayeredMDP(Immutable):
     @cached_property
     def loss_place(self) -> tuple[int]:
         """Where `row_losses` are in memory."""
-        return (self.row_losses.__array_interface__["data"][0],)
+        if self.transitions.pairs is None and self.transitions.distinct is None:
+            return (address(self._own_losses),)
+        return (address(self.row_losses),)
 
     def with_losses(self, losses: npt.ArrayLike) -> LayeredMDP:
         """The same model with other losses. The validated transitions are shared, not copied.

@@ -54,8 +54,18 @@ class Streams:
     def uniforms(self, name: str, episode: int) -> Array:
         """`width` uniforms in [0, 1) of a stream in one episode."""
         block, line = divmod(episode, self._per_block)
+        return self._block(name, block)[line]  # type: ignore[no-any-return]
+
+    def several(self, name: str, first: int, count: int) -> Array:
+        """The same of episodes `first`, `first` + 1, ..., shape (count, width)."""
+        block, line = divmod(first, self._per_block)
+        if line + count <= self._per_block:
+            return self._block(name, block)[line : line + count]
+        return np.array([self.uniforms(name, episode) for episode in range(first, first + count)])
+
+    def _block(self, name: str, block: int) -> Array:
         held = self._blocks.get(name)
         if held is None or held[0] != block:
             drawn = self.generator(name, block).random((self._per_block, self.width))
             held = self._blocks[name] = (block, drawn)
-        return held[1][line]  # type: ignore[no-any-return]
+        return held[1]

@@ -16,7 +16,7 @@ from ..kernels.ingest import check_csr, check_dense, take_csr, take_dense, unord
 from ..kernels.scores import path_probabilities
 from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, layer_list, small_dense
 from .distinct import Distinct, short_layers
-from .layout import Layout, aligned, as_mask
+from .layout import Layout, address, aligned, as_mask
 from .rows import Rows
 from .slices import SlicedCopy
 from .sparse import as_block, as_csr, plain_csr
@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 _NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
 
 _NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
-_NOWHERE = _NO_POINTER.ctypes.data
+_NOWHERE = address(_NO_POINTER)
 
 _WORTH_MEETING = {DENSE: 1 << 14, CSR: 1 << 11}
 """Transitions of a layer (some microseconds of work) for which another thread is worth the cost of synchronising."""
@@ -314,10 +314,10 @@ class Transitions(Rows):
     @cached_property
     def places(self) -> tuple[int, ...]:
         """Where the arrays are in memory: a line of `kernels.models`."""
-        block = self.block.ctypes.data if self.block is not self.layout.dense_block else self.layout.dense_place
+        block = address(self.block) if self.block is not self.layout.dense_block else self.layout.dense_place
         if self.indptr is _NO_POINTER:
-            return DENSE, self.data.ctypes.data, self.data.size, _NOWHERE, 0, _NOWHERE, 0, block, self.parts
-        pairs = [number for array in (self.data, self.indptr, self.indices) for number in (array.ctypes.data, array.size)]
+            return DENSE, address(self.data), self.data.size, _NOWHERE, 0, _NOWHERE, 0, block, self.parts
+        pairs = [number for array in (self.data, self.indptr, self.indices) for number in (address(array), array.size)]
         return self.kind, *pairs, block, self.parts
 
     def probability(self, h: int, local: int, action: int, next_local: int) -> float:
@@ -373,6 +373,8 @@ class Transitions(Rows):
     @cached_property
     def n_transitions(self) -> int:
         """Number of transitions of all layers, those of shared blocks counted once per layer."""
+        if self.block is self.layout.dense_block:
+            return int(self.block[-1])
         return sum(self.layer_size(h) for h in range(self.layout.horizon - 1))
 
     @cached_property

@@ -232,7 +232,9 @@ class FiniteLossOracle(_FiniteOracle):
 
     def _ask(self, context: Any) -> tuple[Array, int]:
         if self.function_class.together is not None:
-            return self._ask_together(context)
+            stack = np.array(self.together_at(context), np.float64, order="C")
+            self.check_stack(stack, context)
+            return frozen(stack), stack.nbytes
         stack = np.empty((len(self.function_class), *self.layout.shape))
         for i, model in enumerate(self.function_class.models):
             array = model(context)
@@ -244,25 +246,28 @@ class FiniteLossOracle(_FiniteOracle):
                     f"(n_states, n_actions) = {self.layout.shape} is needed"
                 )
             stack[i] = array
-        return self._checked_stack(stack, context)
+        self.check_stack(stack, context)
+        return frozen(stack), stack.nbytes
 
-    def _ask_together(self, context: Any) -> tuple[Array, int]:
+    def together_at(self, context: Any) -> Array:
+        """What one function gives for all candidates, of the right shape, its entries still to be checked."""
         given = self.function_class.together(context)
+        shape = (self.scores.size, *self.layout.shape)
+        if type(given) is np.ndarray and given.dtype == FLOAT64 and given.shape == shape:
+            return given
         array = as_real(given, Place("loss candidates at context {!r}", context))
-        shape = (len(self.function_class), *self.layout.shape)
         if array.shape != shape:
             raise OpoError(f"loss candidates at context {context!r} have shape {array.shape}: (n, n_states, n_actions) = {shape} is needed")
-        return self._checked_stack(np.array(array, np.float64, order="C"), context)
+        return array
 
-    def _checked_stack(self, stack: Array, context: Any) -> tuple[Array, int]:
+    def check_stack(self, stack: Array, context: Any) -> None:
+        """Raise where a candidate gives a loss outside [0, 1]."""
         if check_unit(stack.reshape(-1), np.empty(1, np.int64)):
             i, s, a = (int(x) for x in np.argwhere(~((stack >= 0) & (stack <= 1)))[0])
             raise OpoError(
                 f"loss candidate {i} at context {context!r}: state {s}, action {a}: the loss is {float(stack[i, s, a])!r}; "
                 "a number in [0, 1] is needed"
             )
-        stack.flags.writeable = False
-        return stack, stack.nbytes
 
     def _gains(self, trajectory: Trajectory) -> Array:
         errors = self._answer(trajectory.context)[:, trajectory.states[:-1], trajectory.actions] - trajectory.losses
@@ -318,24 +323,33 @@ class FiniteDynamicsOracle(_FiniteOracle):
             answers.append(answer)
         if all_plain and size <= LINES_BYTES:
             lines = np.concatenate([array for answer in answers for array in answer], axis=None).reshape(len(answers), -1)
-            return self._in_lines(lines)
+            return self.in_lines(lines)
         return DynamicsAnswer(answers, all_plain), size
 
-    def _in_lines(self, lines: Array) -> tuple[DynamicsAnswer, int]:
+    def in_lines(self, lines: Array) -> tuple[DynamicsAnswer, int]:
+        """The answer whose candidates are the lines of an array, and its bytes."""
         return DynamicsAnswer(Lines(frozen(lines), self.layout), True, None, lines), lines.nbytes
 
     def _ask_together(self, context: Any) -> tuple[DynamicsAnswer, int]:
-        n, where = len(self.function_class), Place("dynamics candidates at context {!r}", context)
-        stacks = layer_list(self.function_class.together(context), self.layout, where)
+        stacks, n = self.together_at(context), self.scores.size
+        if stacks and 8 * n * int(self.layout.dense_block[-1]) <= LINES_BYTES:
+            return self.in_lines(np.concatenate([stack.reshape(n, -1) for stack in stacks], axis=1))
+        answers = [list(arrays) for arrays in zip(*stacks, strict=True)] if stacks else [[] for _ in range(n)]
+        return DynamicsAnswer(answers, True, stacks), sum(stack.nbytes for stack in stacks)
+
+    def together_at(self, context: Any) -> list[Array]:
+        """What one function gives for all candidates, layer by layer, of the right shapes, the entries still to be checked."""
+        n, given = self.scores.size, self.function_class.together(context)
+        if is_plain(given, self.layout, n):
+            return given  # type: ignore[no-any-return]
+        where = Place("dynamics candidates at context {!r}", context)
+        stacks = layer_list(given, self.layout, where)
         for h, shape in enumerate(self.layout.dense_shapes):
             if type(stacks[h]) is not np.ndarray or stacks[h].dtype != FLOAT64:
                 stacks[h] = np.asarray(as_real(stacks[h], Place("{}, layer {}", where, h)), FLOAT64)
             if stacks[h].shape != (n, *shape):
                 raise OpoError(f"{where}, layer {h} have shape {stacks[h].shape}: (n, S_h, A, S_h+1) = {(n, *shape)} is needed")
-        if stacks and 8 * n * int(self.layout.dense_block[-1]) <= LINES_BYTES:
-            return self._in_lines(np.concatenate([stack.reshape(n, -1) for stack in stacks], axis=1))
-        answers = [list(arrays) for arrays in zip(*stacks, strict=True)] if stacks else [[] for _ in range(n)]
-        return DynamicsAnswer(answers, True, stacks), sum(stack.nbytes for stack in stacks)
+        return stacks
 
     def _checked_answer(self, answer: Any, where: Any) -> Any:
         """The answer as arrays of the right shapes; their entries are checked when they are used."""

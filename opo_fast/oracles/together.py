@@ -1,4 +1,4 @@
-"""Finite oracles of several agents with the same class of functions: each operation is done once for all of them."""
+"""Finite oracles of several agents with the same class: each operation is done once for all of them, and for several episodes."""
 
 from __future__ import annotations
 
@@ -81,9 +81,33 @@ class OraclesTogether:
     def _choose(self, costs: Array) -> None:
         self.fit = (np.where(self.members, costs, np.inf) if self.nested else costs).argmin(axis=1)
 
-    def impossible(self, gains: Array) -> bool:
-        """Whether this episode has probability 0 under every candidate of one of the oracles."""
-        return bool(np.isneginf(self.scores + gains).all(axis=1).any())
+    def coming(self, gains: Array) -> tuple[Array, Array]:
+        """What the next episodes come to, which have gained `gains`, shape (B, k, n); nothing is added.
+
+        Returns
+        -------
+        scores : ndarray, shape (B, k, n)
+            After each of them.
+        changed : ndarray of bool, shape (B, k)
+            Whether the fit, or the plausible set, differs from the present one.
+        """
+        sums = np.concatenate([self.scores[:, None], gains], axis=1)
+        # One after the other, as `add` does.
+        scores = np.add.accumulate(sums, axis=1)[:, 1:]
+        costs = scores if self.sign > 0 else -scores
+        if not self.nested:
+            return scores, costs.argmin(axis=2) != self.fit[:, None]
+        members = self.members[:, None]
+        passes = costs <= costs.min(axis=2, keepdims=True) + self.radius
+        fit = np.where(members, costs, np.inf).argmin(axis=2)
+        return scores, (fit != self.fit[:, None]) | (members & ~passes).any(axis=2)
+
+    def take(self, scores: Array, contexts: Sequence[Sequence[Any]]) -> None:
+        """Take over the scores after some episodes that have changed nothing else."""
+        self.scores[...] = scores
+        for some in contexts:
+            if self._unseen:
+                self._see(some)
 
     def add(self, gains: Array, contexts: Sequence[Any]) -> None:
         """Add the gains of one episode of each oracle, shape (B, n)."""

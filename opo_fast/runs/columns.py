@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..errors import OpoError
 
-__all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "check_numbered", "check_values"]
+__all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "check_numbered", "check_values", "looks_at"]
 
 Array = npt.NDArray[Any]
 
@@ -22,6 +22,18 @@ WHOLE = ("context_index", "loss_fit", "dynamics_fit")
 SHARES = ("saturation", "truncated", "truncated_played", "vacuous_bonuses")
 SLACK = 1e-6
 """Tolerance per squared number of layers: rows of float32 probabilities may differ from 1 by that much."""
+
+
+LOOKS = 16
+"""Looks at all pairs, for the diagnostics of a run, while the number of episodes doubles."""
+
+
+def looks_at(episode: int) -> bool:
+    """Whether all pairs are looked at in an episode: this costs as much as a step of a chain.
+
+    The number of the episode alone decides, so that a run that goes on has the same diagnostics as one that was longer from the start.
+    """
+    return episode % max(1, (1 << episode.bit_length()) // (2 * LOOKS)) == 0
 
 
 def check_values(columns: Mapping[str, Array], layers: int | None, exact: bool) -> None:

@@ -1,47 +1,52 @@
-"""Runs of several seeds side by side: what an episode asks of each is asked of all in one operation.
+"""Runs played in blocks of episodes, of one seed or of several side by side: what an episode asks is asked of all in one operation.
 
 The runs stay what they are, with agents and oracles of their own, so that any of them can be saved, resumed or played alone at any
-episode. An episode in lockstep does what `Simulation.step` does in each run, to the same bits; where something is out of the
-ordinary, it leaves the episode to `Simulation.step`.
+episode. A block does what `Simulation.step` does in each of its episodes, to the same bits. It takes for granted that its episodes
+change no fit, and ends with the first one that does; where something is out of the ordinary, it leaves an episode to
+`Simulation.step`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import tolerance_of
 from .._support.numbers import log_losses
-from .._support.threads import run_together
 from ..agents.baselines import BonusFreeOPO
 from ..agents.euc3rl import EUC3RL
 from ..agents.opo import OPO, PATIENCE
-from ..algorithm.chain import Chain
 from ..algorithm.history import Fits
-from ..algorithm.prepared import PreparedSteps, SharedHistory, prepared_steps
-from ..kernels.models import backward_models, play_models
+from ..kernels._simd import LANES
+from ..kernels.models import play_models
 from ..model.contextual import Trajectory, check_trajectory, context_key
+from ..model.layered import LayeredMDP
 from ..model.operations import bernoulli
 from ..oracles.together import OraclesTogether, alike
-from .columns import COLUMNS, DIAGNOSTICS, ERRORS
-from .simulation import Simulation, looks_at
-from .tables import ContextTables
+from .ahead import ChainsAhead, Place
+from .columns import COLUMNS, DIAGNOSTICS, ERRORS, looks_at
+from .tables import ContextTables, model_table, start_values
 from .worlds import ModelWorld
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
 
 __all__ = ["Lockstep", "lockstep"]
 
 Array = npt.NDArray[Any]
 
-UNIFORMS = 256
-"""Episodes whose uniforms are laid side by side at a time."""
+BLOCK = 64
+"""Episodes of a block at most, those of all runs together, as far as each run has whole packs of contexts."""
+BLOCK_TRANSITIONS = 1 << 14
+"""Transitions of their models together, from which blocks are smaller: somebody who presses Ctrl-C waits for the end of one."""
 
 
 def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
-    """The runs in lockstep, or None where they differ in more than their seeds or are of a kind that gains nothing."""
+    """The runs in blocks of episodes, or None where they differ in more than their seeds or are of a kind that gains nothing."""
     first = runs[0].agent
     settings = None
     for run in runs:
@@ -55,15 +60,46 @@ def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
             return None
         if agent.settings() != settings or agent.episode != first.episode or agent.planned != first.planned:
             return None
+        # Somebody looks on, or does it in another way.
+        if any(callable(getattr(type(one), name, None)) for one in (run, agent) for name in vars(one)):
+            return None
     oracles = [run.agent.loss_oracle for run in runs], [run.agent.dynamics_oracle for run in runs]
-    if len(runs) < 2 or not all(map(alike, oracles)):
+    if not all(map(alike, oracles)):
         return None
-    tables = ContextTables(runs[0].cmdp, first.loss_oracle, first.dynamics_oracle, len(runs) * (first.lookahead + 1))
-    return Lockstep(runs, tables) if tables.fits_in else None
+    tables = ContextTables(first.loss_oracle, first.dynamics_oracle, len(runs))
+    return Lockstep(runs, tables) if tables.most >= len(runs) * first.lookahead else None
+
+
+class _Block(NamedTuple):
+    """The coming episodes of all B runs, k each, and what their chains come to.
+
+    Attributes
+    ----------
+    first, size : int
+        The first episode, counted from that of the run, and k.
+    contexts : list of B lists of k contexts
+    mdps : list of B * k models
+    lines : ndarray of int64, shape (B, k)
+        Those of the contexts in the tables.
+    places : list of B lists of k `Place`
+    policies : ndarray, shape (B, k, n_rows)
+    gaps : ndarray, shape (B, k, n_states)
+    saturation : ndarray, shape (B, k)
+    """
+
+    first: int
+    size: int
+    contexts: list[list[Any]]
+    mdps: list[LayeredMDP]
+    lines: Array
+    places: list[list[Place]]
+    policies: Array
+    gaps: Array
+    saturation: Array
 
 
 class Lockstep:
-    """Runs that differ in their seeds alone.
+    """Runs that differ in their seeds alone, or one run.
 
     Parameters
     ----------
@@ -74,8 +110,8 @@ class Lockstep:
 
     def __init__(self, runs: Sequence[Simulation], tables: ContextTables) -> None:
         self.runs, self.tables, self.agents = list(runs), tables, [run.agent for run in runs]
-        self.layout = tables.layout
-        n, horizon = len(runs), self.layout.horizon
+        self.layout, self.cmdp = tables.layout, runs[0].cmdp
+        horizon = self.layout.horizon
         self.losses = OraclesTogether([agent.loss_oracle for agent in self.agents])
         self.dynamics = OraclesTogether([agent.dynamics_oracle for agent in self.agents])
         self.plausible = self.agents[0].plausible
@@ -83,14 +119,12 @@ class Lockstep:
         for i, run in enumerate(runs):
             run._columns = {name: column[i] for name, column in self.columns.items()}
         self._ahead: list[tuple[Any, list[Hashable]]] = [([], []) for _ in runs]
-        self._prepared: dict[int, PreparedSteps] = {}
-        self._shared = [SharedHistory(agent, agent.history) if self.plausible else None for agent in self.agents]
-        self._on = True
-        self._uniforms: tuple[int, Array] = (-1, np.empty(0))
-        self._policies = np.empty((n, tables.n_rows))
-        self._gaps = np.empty((n, self.layout.n_states))
-        self._q, self._v = np.empty((n, tables.n_rows)), np.empty((n, self.layout.n_states))
-        self._saturation, self._vacuous = np.empty(n), np.empty(n)
+        self._chains = [ChainsAhead(agent) for agent in self.agents]
+        self._on, self._most = True, 1
+        block = min(BLOCK, BLOCK_TRANSITIONS // max(1, tables.size), tables.most)
+        self._window = max(1, block // (len(runs) * LANES)) * LANES
+        # Losses that the environment draws are drawn in the order of the episodes, and once.
+        self._sampler, self._joint = (getattr(self.cmdp, name, None) for name in ("sample_losses", "joint_losses"))
         # Where the transitions of a row begin among all, layer by layer, less the row's number times its next states.
         sizes = np.array(self.layout.layer_sizes, np.int64)
         firsts = self.layout.offsets[:-2] * self.layout.n_actions
@@ -99,17 +133,18 @@ class Lockstep:
         self._look()
 
     def step(self) -> None:
-        """Play one episode of every run."""
+        """Play the coming episodes of every run, at least one."""
         began = time.perf_counter()
-        if not (self._on and self._ordinary() and self._step()):
+        count = self._step() if self._on else 0
+        if not count:
             for run in self.runs:
                 run.step()
             self._look()
             return
+        self._most = 2 * count
         took = (time.perf_counter() - began) / len(self.runs)
         for run in self.runs:
-            run.episode += 1
-            run.seconds += took
+            run.passed(count, took)
 
     def _look(self) -> None:
         """Take over what the runs have done on their own."""
@@ -129,76 +164,44 @@ class Lockstep:
         fits = [oracles.fit for oracles in both] + [oracles.version for oracles in both]
         return np.array(fits), np.array([oracles.count for oracles in both])
 
-    def _ordinary(self) -> bool:
-        """Whether no agent has anything to say of its own after the coming episode."""
-        agent = self.agents[0]
-        warns = agent.episode == agent.planned or (isinstance(agent, OPO) and agent.tuning == "theory" and agent.episode + 1 == PATIENCE)
-        return agent.steps > 0 and not warns
+    # -- a block -----------------------------------------------------------------------------------------------------------
 
-    # -- one episode -------------------------------------------------------------------------------------------------------
-
-    def _step(self) -> bool:
-        """The coming episode of all runs; False where it was not played, and nothing has changed that could be seen."""
-        run, tables = self.runs[0], self.tables
-        t, episode = run.episode, run.first + run.episode
+    def _step(self) -> int:
+        """Play the coming block; the number of its episodes, 0 where nothing was played and nothing has changed that could be seen."""
+        if self.agents[0].steps == 0:
+            return 0
         if not self._look_ahead():
             self._on = False
-            return False
-        contexts = [run._ahead[0] for run in self.runs]
-        keys = [keys[-len(run._ahead)] for run, (_, keys) in zip(self.runs, self._ahead, strict=True)]
-        lines = np.array([tables.lines[key] for key in keys])
-        self._advance(contexts, keys)
-        values = self._values(lines)
-        if values is None:
-            return False
-        diagnostics = self._diagnostics(contexts, full=looks_at(episode))
-        states, chosen, means, along, losses = self._play(lines, contexts, episode)
-        square = tables.losses[lines[:, None], chosen]
-        # As the oracles add: over the steps of an episode one after the other, and over its transitions in a row.
-        loss_gains = np.square(square - losses[:, :, None]).sum(axis=1)
-        cells = self._base + chosen[:, :-1] * self._n_next + states[:, 1:-1]
-        with np.errstate(divide="ignore"):
-            p = np.ascontiguousarray(tables.dynamics[lines[:, None], cells].transpose(0, 2, 1))
-            gains = np.log(p).sum(axis=2)
-        if not ((p >= 0.0) & (p <= 1.0 + 1e-6)).all() or self.dynamics.impossible(gains):
-            return False
-        every = np.arange(len(self.runs))
-        errors = (
-            loss_gains[every, self._now[0][0]],
-            np.abs(gains[every, self._now[0][1]]),
-            np.square(means - losses).sum(axis=1),
-            log_losses(along),
-        )
-        numbers = [run._number(context) for run, context in zip(self.runs, contexts, strict=True)]
-        self._learn(loss_gains, gains, contexts)
-        for agent, *held_out in zip(self.agents, *(error.tolist() for error in errors[:2]), strict=True):
-            agent.held_out = tuple(held_out)
-        found = {
-            "value": values,
-            "optimal_value": tables.best[lines],
-            "uniform_value": tables.uniform[lines],
-            "observed_loss": losses.sum(axis=1),
-            "saturation": self._saturation,
-            "context_index": numbers,
-            "loss_fit": self.losses.fit,
-            "dynamics_fit": self.dynamics.fit,
-            **dict(zip(ERRORS, errors, strict=True)),
-            **diagnostics,
-        }
-        for name, column in found.items():
-            self.columns[name][:, t] = column
-        for run in self.runs:
-            run._ahead.pop(0)
-        return True
+            return 0
+        size = self._size()
+        if not size:
+            return 0
+        block, count = self._block(size), 0
+        try:
+            count = self._play_block(block)
+        finally:
+            for chains in self._chains:
+                chains.settle(keep=count == block.size)
+        return count
+
+    def _size(self) -> int:
+        """Episodes that can be a block at most; 0 where an agent has something to say of its own after the coming one."""
+        agent = self.agents[0]
+        size = min([self._most, *(len(run._ahead) for run in self.runs)])
+        speaks = [agent.planned]
+        if isinstance(agent, OPO) and agent.tuning == "theory":
+            speaks.append(PATIENCE - 1)
+        for episode in speaks:
+            if episode is not None and episode >= agent.episode:
+                size = min(size, episode - agent.episode)
+        return size if self._sampler is None and self._joint is None else min(size, 1)
 
     def _look_ahead(self) -> bool:
-        """Draw the coming contexts where none are left, as `Simulation._coming` does, and take them in."""
-        fresh = []
+        """Draw the coming contexts where none are left, as `Simulation._coming` does, and take them in with their models."""
         for i, run in enumerate(self.runs):
             if not run._ahead:
-                count = min(max(1, run.agent.lookahead), run.episodes - run.episode)
+                count = min(max(run.agent.lookahead, self._window), run.episodes - run.episode)
                 run._ahead = [run.context(run.episode + j) for j in range(count)]
-                fresh.append(i)
             if self._ahead[i][0] is not run._ahead:
                 self._ahead[i] = run._ahead, []
         missing = [i for i, (_, keys) in enumerate(self._ahead) if not keys]
@@ -209,111 +212,189 @@ class Lockstep:
                 self._ahead[i] = self.runs[i]._ahead, [context_key(context) for context in self.runs[i]._ahead]
         except Exception:
             return False
+        if not all(self._ask(self.runs[i]) for i in missing):
+            return False
         needed = {key for _, keys in self._ahead for key in keys}
         contexts = [context for i in missing for context in self._ahead[i][0]]
-        if not self.tables.find(contexts, [key for i in missing for key in self._ahead[i][1]], needed):
-            return False
-        # Chains of contexts that do not return are let go.
-        if len(self._prepared) > 4 * len(self.runs):
-            self._prepared.clear()
-        for i in fresh:
-            agent, shared = self.agents[i], self._shared[i]
-            if agent.lookahead > 1:
-                agent.engine.prefetch(self.runs[i]._ahead, agent.history, agent.steps, Chain.advance if shared is None else shared.advance)
-        return True
+        mdps = [mdp for i in missing for mdp in self.runs[i]._models]
+        return self.tables.find(contexts, [key for i in missing for key in self._ahead[i][1]], mdps, needed)
 
-    def _advance(self, contexts: Sequence[Any], keys: Sequence[Hashable]) -> None:
-        """Bring the chains of these contexts to the coming step, and take from them what the episode needs."""
-        for i, (agent, key) in enumerate(zip(self.agents, keys, strict=True)):
-            n, held = agent.steps, agent.engine.held(key)
-            ready = None if held is None else self._prepared.get(id(held[0]))
-            if held is not None and ready is not None and ready.advance(n):
-                chain, lane = held
-                self._saturation[i] = ready.saturation(lane)
-            else:
-                chain, lane = agent.engine.chain(contexts[i], agent.history, n)
-                self._saturation[i] = chain.saturation(lane)
-                again = prepared_steps(chain, agent.history)
-                if again is not None:
-                    self._prepared[id(chain)] = again
-                else:
-                    self._prepared.pop(id(chain), None)
-            self._policies[i] = chain.policy(lane)
-            self._vacuous[i] = 1.0 if chain.last is None else np.nan
-            if chain.hedge is not None:
-                self._gaps[i] = chain.hedge.gap[lane : chain.hedge.size : chain.lanes]
+    def _ask(self, run: Simulation) -> bool:
+        """Ask for the models of the contexts ahead; whether all are ordinary."""
+        run._models = []
+        for context in run._ahead:
+            try:
+                run._models.append(self.cmdp.mdp(context))
+            except Exception as error:
+                # The episode that plays this context raises it.
+                run._models.append(error)
+                return False
+        return all(
+            type(mdp) is LayeredMDP
+            and (mdp.layout is self.layout or mdp.layout == self.layout)
+            and mdp.action_mask is None
+            and mdp.transitions.dtype == np.float64
+            for mdp in run._models
+        )
 
-    def _values(self, lines: Array) -> Array | None:
-        """V(s_1) of the policies, or None where one of them is none."""
-        table = self._table(lines)
-        after = np.arange(len(lines)), table[-1], 1, 0, self._policies, tolerance_of(np.float64), self._q, self._v
-        return None if run_together(backward_models, table[:-1], after, 1) else self._v[:, 0]
+    def _block(self, size: int) -> _Block:
+        """The coming block, of at most `size` episodes, its chains at the step of the first."""
+        run, n = self.runs[0], len(self.runs)
+        places, ahead = [], list[list[Hashable]]()
+        for one, chains, (_, keys) in zip(self.runs, self._chains, self._ahead, strict=True):
+            first = len(keys) - len(one._ahead)
+            ahead.append(keys[first:])
+            places.append(chains.places(one._ahead, ahead[-1], first, size))
+            size = len(places[-1])
+        if any(place.chain.last is not None for some in places for place in some):
+            # All pairs are looked at before the chains go on.
+            size = min([size, *(j for j in range(1, size) if looks_at(run.first + run.episode + j))])
+        return _Block(
+            run.episode,
+            size,
+            [one._ahead[:size] for one in self.runs],
+            [mdp for one in self.runs for mdp in one._models[:size]],
+            np.array([[self.tables.lines[key] for key in keys[:size]] for keys in ahead]),
+            [some[:size] for some in places],
+            np.empty((n, size, self.tables.n_rows)),
+            np.empty((n, size, self.layout.n_states)),
+            np.empty((n, size)),
+        )
 
-    def _table(self, lines: Array) -> tuple[Any, ...]:
-        mdp = self.tables.mdps[int(lines[0])]
-        assert mdp is not None
-        t = mdp.transitions
-        return self.tables.models[lines], t.data, t.indptr, t.indices, t.block, mdp.row_losses, t.layout.offsets, t.rows, t.width
+    # -- the episodes of a block -------------------------------------------------------------------------------------------
 
-    def _diagnostics(self, contexts: Sequence[Any], *, full: bool) -> dict[str, Any]:
-        """The columns of `Simulation.step` that the agents' ``diagnostics`` give."""
-        if full:
-            found = [agent.diagnostics(context, full=True) for agent, context in zip(self.agents, contexts, strict=True)]
-            return dict(zip(DIAGNOSTICS, np.array(found).T, strict=True))
-        columns: dict[str, Any] = {}
+    def _play_block(self, block: _Block) -> int:
+        """Play a block, and let the agents learn from its episodes up to the first that changes a fit; see `_step`."""
+        tables, every = self.tables, np.arange(len(self.runs))
+        looked = self._look_at(block)
+        for i, chains in enumerate(self._chains):
+            chains.take(block.places[i], block.policies[i], block.gaps[i], block.saturation[i])
+        table = model_table(block.mdps)
+        policies = block.policies.reshape(block.lines.size, -1)
+        values = start_values(block.mdps, table, policies, tolerance=tolerance_of(np.float64))
+        if values is None:
+            return 0
+        states, chosen, means, along, losses = self._play(block, table)
+        lines = block.lines.reshape(-1)
+        square = tables.losses[lines[:, None], :, chosen]
+        # As the oracles add: over the steps of an episode one after the other, and over its transitions in a row.
+        loss_gains = np.square(square - losses[:, :, None]).sum(axis=1)
+        cells = self._base + chosen[:, :-1] * self._n_next + states[:, 1:-1]
+        with np.errstate(divide="ignore"):
+            p = np.ascontiguousarray(tables.dynamics[lines[:, None], :, cells].transpose(0, 2, 1))
+            gains = np.log(p).sum(axis=2)
+        if not ((p >= 0.0) & (p <= 1.0 + 1e-6)).all():
+            return 0
+        shape = block.lines.shape
+        by_run = loss_gains.reshape(*shape, -1), gains.reshape(*shape, -1)
+        before, diagnostics = self._now[0], self._diagnostics(block, looked)
+        errors = (
+            by_run[0][every, :, before[0]],
+            np.abs(by_run[1][every, :, before[1]]),
+            np.square(means - losses).sum(axis=1),
+            log_losses(along),
+        )
+        count = self._learn(block, *by_run)
+        if not count:
+            return 0
+        for agent, *held_out in zip(self.agents, *(error[:, count - 1].tolist() for error in errors[:2]), strict=True):
+            agent.held_out = tuple(held_out)
+        found = {
+            "value": values,
+            "optimal_value": tables.best[block.lines],
+            "uniform_value": tables.uniform[block.lines],
+            "observed_loss": losses.sum(axis=1),
+            "saturation": block.saturation,
+            **dict(zip(ERRORS, errors, strict=True)),
+            **diagnostics,
+        }
+        self._write(block.first, count, {name: np.reshape(column, shape)[:, :count] for name, column in found.items()}, before)
+        return count
+
+    def _write(self, t: int, count: int, found: dict[str, Array], before: Array) -> None:
+        """Fill the columns of the episodes t, ..., t + count - 1, of which the last alone can have changed the fits from `before`."""
+        for name, column in found.items():
+            self.columns[name][:, t : t + count] = column
+        for name, fit, after in zip(("loss_fit", "dynamics_fit"), before, self._now[0], strict=False):
+            self.columns[name][:, t : t + count - 1] = fit[:, None]
+            self.columns[name][:, t + count - 1] = after
+        numbers = self.columns["context_index"]
+        for i, run in enumerate(self.runs):
+            numbers[i, t : t + count] = [run._number(context) for context in run._ahead[:count]]
+
+    def _look_at(self, block: _Block) -> Array | None:
+        """The diagnostics of all pairs, (B, 6), before the chains go on from the first episode; None where none are due."""
+        if not looks_at(self.runs[0].first + block.first) or all(some[0].chain.last is None for some in block.places):
+            return None
+        return np.array([agent.diagnostics(some[0], full=True) for agent, some in zip(self.agents, block.contexts, strict=True)])
+
+    def _diagnostics(self, block: _Block, looked: Array | None) -> dict[str, Array]:
+        """The columns of `Simulation.step` that the agents' ``diagnostics`` give, (B, k) each."""
+        shape = block.lines.shape
+        columns: dict[str, Array] = {}
         if self.agents[0].rule.hedged:
-            columns["hedge_bound"] = 2 * np.maximum.reduceat(self._gaps, self.layout.offsets[:-1], axis=1).sum(axis=1)
+            columns["hedge_bound"] = 2 * np.maximum.reduceat(block.gaps, self.layout.offsets[:-1], axis=2).sum(axis=2)
         if self.plausible:
-            # OPO's last step stands under the fits from before the newest episode.
-            counts = (self._now if self.agents[0].rule.newest else self._before)[1]
-            columns.update(truncated=0.0, truncated_played=0.0, plausible_losses=counts[0], plausible_dynamics=counts[1])
-            columns["vacuous_bonuses"] = self._vacuous
+            counts = np.repeat(self._now[1][:, :, None], block.size, axis=2)
+            if not self.agents[0].rule.newest:
+                # OPO's last step stands under the fits from before the newest episode.
+                counts[:, :, 0] = self._before[1]
+            columns.update(truncated=np.zeros(shape), truncated_played=np.zeros(shape), plausible_losses=counts[0])
+            vacuous = [[1.0 if place.chain.last is None else np.nan for place in some] for some in block.places]
+            columns.update(plausible_dynamics=counts[1], vacuous_bonuses=np.array(vacuous))
+        if looked is not None:
+            for name, column in zip(DIAGNOSTICS, looked.T, strict=True):
+                columns.setdefault(name, np.full(shape, np.nan))[:, 0] = column
         return columns
 
-    def _play(self, lines: Array, contexts: Sequence[Any], episode: int) -> tuple[Array, Array, Array, Array, Array]:
-        """An episode of each run: states, rows, their mean losses, the probabilities of the transitions, observed losses."""
-        n, horizon = len(lines), self.layout.horizon
-        u_action, u_next, u_loss = self._drawn(episode)
-        states, chosen = np.empty((n, horizon + 1), np.int64), np.empty((n, horizon), np.int64)
-        means, along = np.empty((n, horizon)), np.empty((n, horizon - 1))
-        play_models(*self._table(lines)[:-1], self._policies, u_action, u_next, states, chosen, means, along)
-        cmdp = self.tables.cmdp
-        sampler, joint = getattr(cmdp, "sample_losses", None), getattr(cmdp, "joint_losses", None)
-        if sampler is None and joint is None:
+    def _play(self, block: _Block, table: tuple[Any, ...]) -> tuple[Array, Array, Array, Array, Array]:
+        """The episodes of all runs: states, rows, their mean losses, the probabilities of the transitions, observed losses."""
+        k, horizon = block.lines.size, self.layout.horizon
+        episodes = [(run.streams, run.first + block.first, block.size) for run in self.runs]
+        names = "actions", "transitions", "losses"
+        u_action, u_next, u_loss = (np.concatenate([streams.several(name, *which) for streams, *which in episodes]) for name in names)
+        states, chosen = np.empty((k, horizon + 1), np.int64), np.empty((k, horizon), np.int64)
+        means, along = np.empty((k, horizon)), np.empty((k, horizon - 1))
+        play_models(*table, block.policies.reshape(k, -1), u_action, u_next, states, chosen, means, along)
+        if self._sampler is None and self._joint is None:
             return states, chosen, means, along, bernoulli(means, u_loss)
-        losses = np.empty((n, horizon))
+        losses = np.empty((k, horizon))
         actions = chosen % self.layout.n_actions
-        for i, context in enumerate(contexts):
-            path = states[i].copy(), actions[i].copy()
-            given = (sampler or bernoulli)(means[i].copy(), u_loss[i].copy()) if joint is None else joint(context, *path, u_loss[i].copy())
+        for i, (context,) in enumerate(block.contexts):
+            path, u = (states[i].copy(), actions[i].copy()), u_loss[i].copy()
+            given = (self._sampler or bernoulli)(means[i].copy(), u) if self._joint is None else self._joint(context, *path, u)
             losses[i] = check_trajectory(self.layout, None, Trajectory(context, *path, given)).losses
         return states, chosen, means, along, losses
 
-    def _drawn(self, episode: int) -> Array:
-        """The uniforms of actions, transitions and losses in one episode, (3, B, H)."""
-        block, at = divmod(episode, UNIFORMS)
-        if self._uniforms[0] != block:
-            episodes = range(block * UNIFORMS, (block + 1) * UNIFORMS)
-            names = "actions", "transitions", "losses"
-            drawn = [[[run.streams.uniforms(name, t) for t in episodes] for run in self.runs] for name in names]
-            self._uniforms = block, np.ascontiguousarray(np.array(drawn).transpose(2, 0, 1, 3))
-        drawn_at: Array = self._uniforms[1][at]
-        return drawn_at
-
-    def _learn(self, loss_gains: Array, gains: Array, contexts: Sequence[Any]) -> None:
-        """Let the agents learn from the episode, as their ``observe`` does."""
-        self.losses.add(loss_gains, contexts)
-        self.dynamics.add(gains, contexts)
-        before, self._before, self._now = self._now[0], self._now, self._state()
-        changed = (before != self._now[0]).any(axis=0)
+    def _learn(self, block: _Block, loss_gains: Array, gains: Array) -> int:
+        """Let the agents learn from the episodes, as their ``observe`` does, up to the first that changes something; their number."""
+        both = (self.losses, loss_gains), (self.dynamics, gains)
+        (loss_scores, changed), (scores, also) = (oracles.coming(gained) for oracles, gained in both)
+        if np.isneginf(scores).all(axis=2).any():
+            return 0
+        changes = np.flatnonzero((changed | also).any(axis=0)).tolist()
+        same = changes[0] if changes else block.size
+        count = same + bool(changes)
+        contexts = [[some[j] for some in block.contexts] for j in range(count)]
+        for (oracles, gained), after in zip(both, (loss_scores, scores), strict=True):
+            if same:
+                oracles.take(after[:, same - 1], contexts[:same])
+            if changes:
+                oracles.add(gained[:, same], contexts[same])
+        before, self._before = self._now[0], self._now
+        if changes:
+            self._now = self._state()
+        differs = (before != self._now[0]).any(axis=0)
         for i, agent in enumerate(self.agents):
-            agent.note([contexts[i]])
-            agent.episode += 1
-            if changed[i]:
-                loss, fit, *versions = self._now[0][:, i].tolist()
-                agent.fits = loss, fit
-                if self.plausible:
-                    agent.versions = tuple(versions)
-                agent.history.append(Fits(*agent.fits, *agent.versions))
-            else:
-                agent.history.length += 1
+            agent.note(block.contexts[i][:count])
+            agent.episode += count
+            if not differs[i]:
+                agent.history.length += count
+                continue
+            agent.history.length += same
+            loss, fit, *versions = self._now[0][:, i].tolist()
+            agent.fits = loss, fit
+            if self.plausible:
+                agent.versions = tuple(versions)
+            agent.history.append(Fits(*agent.fits, *agent.versions))
+        return count

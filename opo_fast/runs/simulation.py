@@ -23,30 +23,21 @@ from ..model.contextual import ContextualMDP, context_key
 from ..model.operations import Backend, check_backend
 from ..model.streams import Streams
 from ..oracles.log import Recorder
-from .columns import COLUMNS, DIAGNOSTICS, WHOLE, check_numbered, check_values
+from .columns import COLUMNS, DIAGNOSTICS, WHOLE, check_numbered, check_values, looks_at
 from .contexts import LISTED, Seen
 from .decomposition import check_terms, regret_decomposition
 from .labels import Labels
+from .lockstep import lockstep
 from .result import SimulationResult
 from .saver import Saver
 from .worlds import world_of
 
-__all__ = ["Simulation", "looks_at", "simulate"]
+__all__ = ["Simulation", "simulate"]
 
 Array = npt.NDArray[Any]
 _FORMAT = "opo_fast.Simulation"
-
-
-LOOKS = 16
-"""Looks at all pairs, for the diagnostics of a run, while the number of episodes doubles."""
-
-
-def looks_at(episode: int) -> bool:
-    """Whether all pairs are looked at in an episode: this costs as much as a step of a chain.
-
-    The number of the episode alone decides, so that a run that goes on has the same diagnostics as one that was longer from the start.
-    """
-    return episode % max(1, (1 << episode.bit_length()) // (2 * LOOKS)) == 0
+WORTH_BLOCKS = 64
+"""Episodes from which blocks of them save more than their kernels take to load."""
 
 
 class Simulation:
@@ -91,6 +82,7 @@ class Simulation:
         self._numbers: dict[Any, int] = {}
         self._seen: Seen | None = None  # contexts that are too many to be listed
         self._ahead: list[Any] = []
+        self._models: list[Any] = []  # of the first contexts ahead, where they were asked for already; or the error that came
         self._recorder = Recorder(cmdp.layout) if as_bool(log, "log") else None
         self.seconds = 0.0
         self.about: dict[str, Any] = {}
@@ -127,7 +119,7 @@ class Simulation:
         began = time.perf_counter()
         t, columns = self.episode, self._columns
         context = self._coming()
-        self._world.enter(context)
+        self._world.enter(context, self._model())
         policy = self._world.check(self.agent.policy(context))
         self._world.hold(t, context, policy, columns)
         saturation = float(self.agent.saturation(context)) if hasattr(self.agent, "saturation") else np.nan
@@ -150,9 +142,22 @@ class Simulation:
         for name, fit in zip(("loss_fit", "dynamics_fit"), fits, strict=True):
             columns[name][t] = fit if isinstance(fit, (int, np.integer)) else -1
         # Not before: an episode that fails is played again at the same context.
-        self._ahead.pop(0)
-        self.episode += 1
-        self.seconds += time.perf_counter() - began
+        self.passed(1, time.perf_counter() - began)
+
+    def passed(self, episodes: int, seconds: float) -> None:
+        """Count episodes that were played and recorded."""
+        del self._ahead[:episodes], self._models[:episodes]
+        self.episode += episodes
+        self.seconds += seconds
+
+    def _model(self) -> Any:
+        """The model of the coming episode, where it was asked for already."""
+        found = self._models[0] if self._models else None
+        if isinstance(found, Exception):
+            # Who tries again asks again.
+            self._models = []
+            raise found
+        return found
 
     def _number(self, context: Any) -> int:
         """The number of a context in order of first appearance."""
@@ -232,7 +237,7 @@ class Simulation:
             raise
         for name, column in self.columns.items():
             column[:episode] = columns[name]
-        self.episode, self.seconds, self.first, self._ahead = episode, seconds, first, []
+        self.episode, self.seconds, self.first, self._ahead, self._models = episode, seconds, first, [], []
         self._numbers, self._seen, self.contexts = {}, None, []
         _, seen = np.unique(self.columns["context_index"][:episode], return_index=True)
         for t in seen:
@@ -401,12 +406,16 @@ def simulate(
 def play_out(run: Simulation, *, progress: bool | None = None, save: str | os.PathLike[str] | None = None) -> SimulationResult:
     """Play the episodes that a run has left; see `simulate`."""
     saver = Saver(run, save)
+    together = lockstep([run]) if run.episodes - run.episode >= WORTH_BLOCKS else None
     # Only the first episode takes long without a sign: kernels are compiled then.
     with bar(run.agent_name, run.episodes, progress) as shown, interrupts() as interrupted:
         try:
             try:
                 while run.episode < run.episodes and not interrupted():
-                    run.step()
+                    if together is None:
+                        run.step()
+                    else:
+                        together.step()
                     shown(run.episode, run.regret_so_far)
                     saver.save()
             except Exception as error:

@@ -1,6 +1,6 @@
-"""Arrays with one line per context: the candidates of two finite classes, the true model, and the values of two policies.
+"""Arrays with one line per context: the candidates of two finite classes, and the values of two policies in the true model.
 
-Runs of several seeds, each at its own context, look up what they need for an episode with a single indexing operation.
+What several episodes need is looked up with a single indexing operation.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..kernels.models import TABLE
+from .._support.threads import run_together
+from ..kernels.forward import STATES
+from ..kernels.models import backward_models
+from ..model.arguments import UNCHECKED
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, uniform_policy
-from ..model.operations import evaluate, solve
-from ..model.transitions import DENSE, Transitions
+from ..oracles.several import dynamics_at, losses_at
 
 __all__ = ["ContextTables"]
 
 Array = npt.NDArray[Any]
 
-ROOM = 1 << 26
-"""Bytes that the tables may take."""
+ROOM = 1 << 23
+"""Bytes that the tables may take, for each run."""
 FIRST = 64
 """Contexts that the tables have room for at first."""
 
@@ -32,36 +34,33 @@ class ContextTables:
 
     Parameters
     ----------
-    cmdp : ContextualMDP
     loss_oracle, dynamics_oracle
         Finite oracles that evaluate the candidates at a context.
-    least : int
-        Number of contexts that must fit at once.
+    runs : int
+        Number of runs that share the tables.
 
     Attributes
     ----------
-    losses : ndarray, shape (k, n_rows, n)
+    most : int
+        Number of contexts that fit at once.
+    losses : ndarray, shape (k, n, n_rows)
         Losses of the candidates at each state-action pair.
-    dynamics : ndarray, shape (k, n_transitions, n)
+    dynamics : ndarray, shape (k, m, n_transitions)
         Transition probabilities of the candidates: layer by layer, state-action pair by next state.
     best, uniform : ndarray, shape (k,)
         The values of the optimum and of the uniform policy.
-    models : ndarray of int64, shape (k, TABLE)
-        Where the true models are in memory (see `kernels.models`).
     """
 
-    def __init__(self, cmdp: Any, loss_oracle: Any, dynamics_oracle: Any, least: int) -> None:
-        self.cmdp, self.layout = cmdp, loss_oracle.layout
+    def __init__(self, loss_oracle: Any, dynamics_oracle: Any, runs: int) -> None:
+        self.layout = loss_oracle.layout
         self.loss_oracle, self.dynamics_oracle = loss_oracle, dynamics_oracle
         layout: Layout = self.layout
         self.n_rows = layout.n_states * layout.n_actions
         self.size = int(layout.dense_block[-1])
-        self._shapes = (self.n_rows, loss_oracle.scores.size), (self.size, dynamics_oracle.scores.size)
-        line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + TABLE + 2)
-        self.most = ROOM // line
-        self.fits_in = self.most >= least
+        self._shapes = (loss_oracle.scores.size, self.n_rows), (dynamics_oracle.scores.size, self.size)
+        line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + 2)
+        self.most = runs * ROOM // line
         self.lines: dict[Hashable, int] = {}
-        self.mdps: list[LayeredMDP | None] = []
         self._unused: list[int] = []
         self._allocate(min(FIRST, self.most))
 
@@ -72,32 +71,41 @@ class ContextTables:
             "dynamics": (k, *self._shapes[1]),
             "best": (k,),
             "uniform": (k,),
-            "models": (k, TABLE),
         }
         for name, shape in shapes.items():
-            grown = np.empty(shape, np.int64 if name == "models" else np.float64)
+            grown = np.empty(shape)
             if old:
                 grown[:old] = getattr(self, name)
             setattr(self, name, grown)
-        self.mdps += [None] * (k - old)
         self._unused += range(old, k)
 
     losses: Array
     dynamics: Array
     best: Array
     uniform: Array
-    models: Array
 
-    def find(self, contexts: Sequence[Any], keys: Sequence[Hashable], needed: set[Hashable]) -> bool:
-        """Add contexts, and keep those whose keys are `needed`; False if one of them cannot be tabulated."""
-        new = {key: context for key, context in zip(keys, contexts, strict=True) if key not in self.lines}
+    def find(self, contexts: Sequence[Any], keys: Sequence[Hashable], mdps: Sequence[LayeredMDP], needed: set[Hashable]) -> bool:
+        """Add contexts with their true models, and keep those whose keys are `needed`; False if one of them cannot be tabulated."""
+        new = {key: (context, mdp) for key, context, mdp in zip(keys, contexts, mdps, strict=True) if key not in self.lines}
         if not new:
             return True
         self._make_room(len(new), needed.union(keys))
-        lines = [self._fill(key, context) for key, context in new.items()]
-        if min(lines) < 0:
+        asked = [context for context, _ in new.values()]
+        try:
+            losses, dynamics = losses_at(self.loss_oracle, asked), dynamics_at(self.dynamics_oracle, asked)
+        except Exception:
+            # The episode that plays this context says what is wrong with it.
             return False
-        self._add_values(lines)
+        if dynamics is None:
+            return False
+        lines = [self._unused.pop() for _ in new]
+        self.losses[lines], self.dynamics[lines] = losses.reshape(len(new), -1, self.n_rows), dynamics
+        # The values of the optimum and of the uniform policy, once for each context.
+        models, uniform = [mdp for _, mdp in new.values()], uniform_policy(self.layout, None).reshape(1, -1)
+        table = model_table(models)
+        for values, greedy in ((self.best, 1), (self.uniform, 0)):
+            values[lines] = start_values(models, table, uniform.copy(), greedy=greedy)
+        self.lines.update(zip(new, lines, strict=True))
         return True
 
     def _make_room(self, count: int, needed: set[Hashable]) -> None:
@@ -107,45 +115,19 @@ class ContextTables:
             for key in [key for key in self.lines if key not in needed]:
                 self._unused.append(self.lines.pop(key))
 
-    def _fill(self, key: Hashable, context: Any) -> int:
-        """Add a context; returns its line, or -1 if it cannot be tabulated."""
-        line = self._unused[-1]
-        try:
-            mdp = self.cmdp.mdp(context)
-            stack = self.loss_oracle.candidates_at(context)
-            dense = self._fill_dynamics(self.dynamics[line], context)
-        except Exception:
-            # The episode with this context raises the error again, with its message.
-            return -1
-        if type(mdp) is not LayeredMDP or mdp.layout != self.layout or mdp.action_mask is not None or not dense:
-            return -1
-        if mdp.transitions.dtype != np.float64:
-            return -1
-        self.losses[line] = stack.reshape(len(stack), -1).T
-        self.models[line] = mdp.transitions.places + mdp.loss_place
-        self.mdps[line] = mdp
-        self.lines[key] = self._unused.pop()
-        return line
 
-    def _fill_dynamics(self, columns: Array, context: Any) -> bool:
-        """Fill in the transitions of all candidates, one per column; False if some are not dense."""
-        answer, block = self.dynamics_oracle._answer(context), self.layout.dense_block
-        if answer.lines is not None:
-            columns[...] = answer.lines.T
-            return True
-        for i, model in enumerate(answer.models):
-            if isinstance(model, Transitions):
-                if model.kind != DENSE or model.action_mask is not None:
-                    return False
-                model = model.arrays()
-            for h, array in enumerate(model):
-                if type(array) is not np.ndarray:
-                    return False
-                columns[block[h] : block[h + 1], i] = array.reshape(-1)
-        return True
+def model_table(mdps: Sequence[LayeredMDP]) -> tuple[Any, ...]:
+    """Where models of one layout without masks are in memory, a line for each, and what they have in common (see `kernels.models`)."""
+    table = np.array([mdp.transitions.places + mdp.loss_place for mdp in mdps], np.int64)
+    t = mdps[0].transitions
+    return table, t.data, t.indptr, t.indices, t.block, mdps[0].row_losses, t.layout.offsets, t.rows
 
-    def _add_values(self, lines: list[int]) -> None:
-        """Compute the values of the optimum and of the uniform policy."""
-        mdps = [mdp for line in lines if (mdp := self.mdps[line]) is not None]
-        self.best[lines] = solve(mdps, returns="start")
-        self.uniform[lines] = evaluate(mdps, uniform_policy(self.layout, None), returns="start")
+
+def start_values(
+    mdps: Sequence[LayeredMDP], table: tuple[Any, ...], policies: Array, *, greedy: int = 0, tolerance: float = UNCHECKED
+) -> Array | None:
+    """V(s_1) of models and their table under policies, one for each or one for all, or of their optima; None where one is no policy."""
+    t = mdps[0].transitions
+    q, v = np.empty((1, max(t.n_rows, STATES * t.layout.n_actions))), np.empty((len(mdps), t.layout.n_states))
+    after = np.arange(len(mdps)), t.width, 0, greedy, policies, tolerance, q, v
+    return None if run_together(backward_models, table, after, 1) else v[:, 0].copy()

@@ -64,9 +64,9 @@ class ModelWorld:
         self._like: Any = None
         self._nbytes = 0
 
-    def enter(self, context: Any) -> None:
-        """Take the model of the coming episode."""
-        self._mdp = self.cmdp.mdp(context)
+    def enter(self, context: Any, mdp: LayeredMDP | None = None) -> None:
+        """Take the model of the coming episode, which may have been asked for already."""
+        self._mdp = self.cmdp.mdp(context) if mdp is None else mdp
 
     @property
     def mdp(self) -> LayeredMDP:
@@ -155,7 +155,7 @@ class SampledWorld:
         self.cmdp, self.streams, self.layout = cmdp, streams, cmdp.layout
         self.action_mask = as_mask(self.layout, getattr(cmdp, "action_mask", None))
 
-    def enter(self, context: Any) -> None:
+    def enter(self, context: Any, mdp: LayeredMDP | None = None) -> None:
         """Nothing is known of a context."""
 
     def check(self, policy: Any) -> Array:

@@ -1,0 +1,93 @@
+"""Steps of a pack whose policies are asked for on the way, each context's at a step of its own; and steps under many fits.
+
+`steps` are the arguments of `packed_steps` or of `packed_self_tuning_steps`, whose fourth and fifth are the number of steps and the
+line of the first one's policy. Line j of the results belongs to context lanes[j] after at[j] steps; `at` ascends.
+"""
+
+from __future__ import annotations
+
+from ._jit import kernel
+from .packed import packed_steps, packed_visits
+from .packed_self_tuning import packed_self_tuning_steps
+from .weights import count_saturated
+
+__all__ = ["packed_ahead", "packed_fit_runs", "packed_self_tuning_ahead"]
+
+
+@kernel
+def packed_ahead(steps, at, lanes, policies, saturated):
+    """Steps of `packed_steps`; `saturated` is the number of rows whose bonus was at its cap in the step before."""
+    (
+        block, layers, rows, _, k, greedy, count_actions, data, losses, visits, store, sum_q, v, d, w, half_loss, half_dynamics, weight,
+        eta,
+    ) = steps  # fmt: skip
+    for j in range(at.size):
+        for i in range(at[j - 1] if j > 0 else 0, at[j]):
+            packed_visits(block, layers, rows, data, store, k + i - 1, 1, d, w, visits)
+            packed_steps(
+                block, layers, rows, 1, k + i, greedy, count_actions, data, losses, visits, store, sum_q, v, d, w, half_loss, half_dynamics,
+                weight, eta,
+            )  # fmt: skip
+        line = store[k + at[j] - greedy]
+        for r in range(policies.shape[1]):
+            policies[j, r] = line[8 * r + lanes[j]]
+        saturated[j] = count_saturated(visits, lanes[j], 8, layers, rows, half_loss, half_dynamics)
+
+
+@kernel
+def packed_self_tuning_ahead(steps, at, lanes, policies, gaps, saturated):
+    """Steps of `packed_self_tuning_steps`; `gaps` are Delta of each state, and `saturated` is filled where there are visits."""
+    (
+        block, layers, rows, _, k, keep, with_bonus, data, losses, visits, half_loss, half_dynamics, weight, lower, table, radius, order,
+        store, regret, v, gap, total, log_actions, moved, last_q, d, w,
+    ) = steps  # fmt: skip
+    for j in range(at.size):
+        for i in range(at[j - 1] if j > 0 else 0, at[j]):
+            if with_bonus:
+                packed_visits(block, layers, rows, data, store, k + i - 1, 1, d, w, visits)
+            packed_self_tuning_steps(
+                block, layers, rows, 1, k + i if keep else k, keep, with_bonus, data, losses, visits, half_loss, half_dynamics, weight,
+                lower, table, radius, order, store, regret, v, gap, total, log_actions, moved, last_q, d, w,
+            )  # fmt: skip
+        line = store[k + at[j] if keep else k]
+        for r in range(policies.shape[1]):
+            policies[j, r] = line[8 * r + lanes[j]]
+        for s in range(gaps.shape[1]):
+            gaps[j, s] = gap[8 * s + lanes[j]]
+        if with_bonus:
+            saturated[j] = count_saturated(visits, lanes[j], 8, layers, rows, half_loss, half_dynamics)
+
+
+@kernel
+def packed_fit_runs(
+    block, layers, rows, n, ends, fits, members, listed, losses, dynamics, base, half_loss, half_dynamics, weight, lower, table, order,
+    store, regret, v, gap, total, log_actions, moved, none, d, w,
+):  # fmt: skip
+    """The first `n` steps of `packed_self_tuning_steps` under one fit after another, no bonus making a difference.
+
+    Steps before ends[r] that come after those of r - 1 stand under the loss fits[r, 0] and the dynamics fits[r, 1], with the plausible
+    losses members[r] and dynamics listed[r], a flag for each candidate. `losses` and `dynamics` have a line for each candidate, the
+    dynamics from address `base` on; `lower`, `table` and `order` are filled.
+    """
+    begin = 0
+    for r in range(ends.size):
+        end = min(n, ends[r])
+        if end <= begin:
+            break
+        first = True
+        for i in range(losses.shape[0]):
+            if members[r, i]:
+                for x in range(lower.size):
+                    lower[x] = losses[i, x] if first else min(lower[x], losses[i, x])
+                first = False
+        count = 0
+        for i in range(dynamics.shape[0]):
+            if listed[r, i]:
+                table[count, 0] = base + 8 * dynamics.shape[1] * i
+                table[count, 1] = dynamics.shape[1]
+                count += 1
+        packed_self_tuning_steps(
+            block, layers, rows, end - begin, 0, 0, 0, dynamics[fits[r, 1]], losses[fits[r, 0]], none, half_loss, half_dynamics, weight,
+            lower, table[:count], none, order, store, regret, v, gap, total, log_actions, moved, none, d, w,
+        )  # fmt: skip
+        begin = end
