@@ -9,7 +9,6 @@ from . import reference
 from ._support.threads import get_threads, set_threads
 from .agents import OPO, ChainAgent
 from .algorithm.policy_chain import PolicyChain, policy_chain
-from .envs.rewards import rewards_to_losses
 from .errors import OpoError
 from .model.contextual import ContextualMDP, FiniteContexts, Trajectory
 from .model.layered import LayeredMDP
@@ -24,6 +23,7 @@ from .runs.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
+    from .envs.rewards import rewards_to_losses
     from .model.updatable import UpdatableMDP
     from .runs.compare import compare
     from .runs.many import simulate_many
@@ -80,6 +80,7 @@ _LATER = {
     "UpdatableMDP": "model.updatable",
     "compare": "runs.compare",
     "policy_table": "runs.policy_table",
+    "rewards_to_losses": "envs.rewards",
     "simulate_many": "runs.many",
     "tune": "runs.tune",
 }

@@ -12,7 +12,6 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils, errors
 from numba.extending import intrinsic, models, register_model
-from numba.np import arrayobj
 
 from ._constants import EXP_MIN, LANES
 
@@ -375,6 +374,9 @@ def view(typingctx: Any, address: Any, size: Any, like: Any) -> Any:
     """The contiguous array of `size` numbers at an address, with the dtype of `like`. It does not keep the memory alive."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        # Numba itself loads this where it compiles, not where it is imported.
+        from numba.np import arrayobj
+
         kind = context.get_data_type(like.dtype)
         array = context.make_array(like)(context, builder)
         itemsize = ir.Constant(I64, context.get_abi_sizeof(kind))

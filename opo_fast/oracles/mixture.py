@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import scipy.sparse as sp
-from scipy.linalg import helmert
 
 from .._support.checks import MANY, as_distribution, as_integer, as_items, as_number, as_real, frozen
 from .._support.fields import Fields
@@ -89,7 +89,7 @@ class MixtureDynamicsOracle(QuadraticSets):
         self._z, self._counts = np.empty((64, self.shape[0] * self.shape[1])), np.zeros(64)
         self._fits = [np.full(self.shape, 1.0 / self.shape[1])]
         self._gaps = [0.0]
-        self._differences = helmert(self.shape[1]).T if self.shape[1] > 1 else np.zeros((1, 0))
+        self._differences = scipy.linalg.helmert(self.shape[1]).T if self.shape[1] > 1 else np.zeros((1, 0))
         self._best: tuple[Array, float] | None = (self._fits[0], 0.0)
 
     def _valid(self, base: Any, j: int, at: str) -> Transitions:
