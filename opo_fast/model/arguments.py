@@ -74,7 +74,7 @@ def as_it_is(mdp: Any, policy: Any) -> tuple[LayeredMDP, Array] | None:
         return None
     t, flags = mdp.transitions, policy.flags
     as_kernels_take_it = policy.dtype is FLOAT64 and flags.c_contiguous and flags.writeable
-    return (mdp, policy.reshape(-1)) if as_kernels_take_it and t.pairs is None and policy.shape == t.layout.shape else None
+    return (mdp, policy.reshape(-1)) if as_kernels_take_it and policy.shape == t.layout.shape and t.pairs is None else None
 
 
 def check_policy(mdp: LayeredMDP | UpdatableMDP, policy: npt.ArrayLike) -> Array:

@@ -261,9 +261,8 @@ def _backward(
     if d is not None:
         own_policy = q is None and policy.size == d.rows[-1]
         plan = d.plan(own_losses=mdp.keeps_losses_once, own_policy=own_policy, start_alone=returns == "start")
-    rows = work if q is None else q.reshape(-1)
-    if rows is not None and t.pairs is not None:
-        rows = rows[: t.n_rows]
+    # (The pairs of all layers are not asked for where Q is not kept.)
+    rows = work if q is None else q.reshape(-1) if t.pairs is None else q.reshape(-1)[: t.n_rows]
     after = (plan, chunk_of(t), t.width, int(q is not None), greedy, mdp.own_row_losses, policy, tolerance, rows, v)
     fault = run_together(backward_sweep, t.own_arguments, after, t.threads, t.n_transitions)
     if q is not None and t.pairs is not None:
