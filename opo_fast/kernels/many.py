@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._arguments import Batch, Model
-from ._groups import is_policy
+from ._arguments import Batch, Model, Slices
+from ._groups import AHEAD, is_policy
 from ._jit import inlined, kernel
 from ._simd import (
     clamped,
@@ -23,6 +23,7 @@ from ._simd import (
     tstore,
     tzeros,
     vadd,
+    vfma,
     vload,
     vset,
     vstore,
@@ -347,6 +348,39 @@ def _hand_out(w, w0, lo, hi, batch, stride, visits):
 
 
 @inlined
+def _line(slices, i, p0):
+    """Where the sums of the state in lane i of all slices go."""
+    return p0 + 8 * np.int64(slices.states[i])
+
+
+@inlined
+def _lane_gather(slices, slice0, n_next, w, w0, private, p0):
+    """private[p0 + 8 j + lane] = the sum over the rows of a part, whose weights begin at w0, for its next states j."""
+    weights, positions = slices.weights, slices.positions
+    for j in range(0, n_next, 4):
+        # Four states at a time: one sum would wait for each multiply-add to finish.
+        i = slice0 + j // 8
+        x = tzeros(4)
+        for p in range(slices.starts[i] + j % 8, slices.starts[i + 1], 8):
+            prefetch(weights, p + AHEAD)
+            prefetch(positions, p + AHEAD)
+            y0 = vfma(vset(weights[p]), vload(w, w0 + 8 * np.int64(positions[p])), x[0])
+            y1 = vfma(vset(weights[p + 1]), vload(w, w0 + 8 * np.int64(positions[p + 1])), x[1])
+            y2 = vfma(vset(weights[p + 2]), vload(w, w0 + 8 * np.int64(positions[p + 2])), x[2])
+            y3 = vfma(vset(weights[p + 3]), vload(w, w0 + 8 * np.int64(positions[p + 3])), x[3])
+            x = (y0, y1, y2, y3)
+        i = 8 * slice0 + j
+        vstore(private, _line(slices, i, p0), x[0])
+        # Beyond the last state, lanes have none.
+        if j + 1 < n_next:
+            vstore(private, _line(slices, i + 1, p0), x[1])
+        if j + 2 < n_next:
+            vstore(private, _line(slices, i + 2, p0), x[2])
+        if j + 3 < n_next:
+            vstore(private, _line(slices, i + 3, p0), x[3])
+
+
+@inlined
 def _merge(private, p0, n_parts, size, d, d0):
     """d[d0 + j] = the sum over the parts' vectors from private[p0] on, in their order; `forward.merge` with an offset."""
     for j in range(size):
@@ -358,14 +392,18 @@ def _merge(private, p0, n_parts, size, d, d0):
 
 @kernel
 def occupancy_csr(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, stride, policies, tolerance, d, w, private, visits
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, starts, states, positions, weights, first, n_parts, width, stride,
+    policies, tolerance, d, w, private, visits
 ):  # fmt: skip
     """`occupancy_dense` for a CSR model, eight policies at a time; `stride` is the length of a policy's line of `visits`.
+
+    Without the transposed copy in slices (see `slices`) its arrays are empty. The bits are the same.
 
     For each thread and lane, `d` has the size of two layers of states, `w` of a layer of rows, and `private` of `n_parts` layers of
     states.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
+    slices = Slices(starts, states, positions, weights, first, layers, rows)
     count = policies.shape[0]
     groups = (count + 7) // 8
     half = d.size // n // 2
@@ -389,8 +427,10 @@ def occupancy_csr(
                 hi = s0 + size * (p + 1) // n_parts
                 lane_weights(rows, lo, hi, batch, d, now + 8 * (lo - s0), w, w0)
                 _hand_out(w, w0, rows[lo], rows[hi], batch, stride, visits)
-                if n_next > 0:
-                    mine = p0 + 8 * p * n_next
+                mine = p0 + 8 * p * n_next
+                if n_next > 0 and first.size > 0:
+                    _lane_gather(slices, first[h] + p * ((n_next + 7) // 8), n_next, w, w0, private, mine)
+                elif n_next > 0:
                     for j in range(mine, mine + 8 * n_next):
                         private[j] = 0.0
                     lane_scatter(model, h, rows[lo], rows[hi], w, w0, private, mine)

@@ -21,6 +21,7 @@ from .arguments import UNCHECKED, Backend, as_model, checked_policy, plain, to_f
 from .layered import LayeredMDP
 from .layout import Layout, aligned
 from .reference import Evaluation, Solution
+from .slices import SlicedCopy
 from .transitions import CSR, Transitions
 from .updatable import UpdatableMDP
 
@@ -203,7 +204,8 @@ def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Ar
     if t.kind == CSR:
         threads = _threads(-(-count // 8), work)
         d, w, private = aligned(16 * most * threads), aligned(8 * t.most_rows * threads), aligned(8 * most * t.parts * threads)
-        after: tuple[Any, ...] = (t.parts, t.width, lines.shape[1], policies, tolerance, d, w, private, lines.reshape(-1))
+        slices = t.sliced.note(t, count) or SlicedCopy.none(t)
+        after: tuple[Any, ...] = (*slices[:5], t.parts, t.width, lines.shape[1], policies, tolerance, d, w, private, lines.reshape(-1))
         return run_together(many.occupancy_csr, t.arguments, after, threads, work)
     threads = _threads(-(-count // many.PANEL), work)
     width = -(-(t.most_rows + 8) // 8) * 8

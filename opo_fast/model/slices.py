@@ -34,12 +34,17 @@ class SlicedCopy:
         self.passes = 0
         self.arguments: tuple[Any, ...] | None = None
 
-    def note(self, t: Transitions) -> tuple[Any, ...] | None:
-        """Count a pass; returns the arguments of the copy, or None if there is none."""
+    @staticmethod
+    def none(t: Transitions) -> tuple[Any, ...]:
+        """Empty arguments, for a model without a copy."""
+        return *(np.empty(0, dtype) for dtype in (np.int64, np.uint32, np.uint32, t.dtype, np.int64)), t.layout.offsets, t.rows
+
+    def note(self, t: Transitions, count: int = 1) -> tuple[Any, ...] | None:
+        """Count `count` passes; returns the arguments of the copy, or None if there is none."""
         if self.arguments is None and t.parts > 1 and not t.changing and t.nbytes <= MOST_BYTES:
-            if self.passes * t.n_transitions >= WORTH * t.data.size:
+            if (self.passes + count - 1) * t.n_transitions >= WORTH * t.data.size:
                 self.make(t, t.parts)
-            self.passes += 1
+            self.passes += count
         return self.arguments
 
     def make(self, t: Transitions, parts: int) -> None:

@@ -10,6 +10,7 @@ from twins import Rows
 
 from opo_fast.kernels import many, models
 from opo_fast.model.layout import aligned
+from opo_fast.model.slices import SlicedCopy
 
 teams = pytest.mark.parametrize("n", [1, 2, 3])
 dense_cases = pytest.mark.parametrize("case", [case for case in MODELS if "csr" not in case[0]], ids=name_of)
@@ -50,12 +51,17 @@ def test_values_of_many_policies(case, n, monkeypatch):
         assert (back(monkeypatch, mdp, store, n, False, -1.0)[1] == v).all()
 
 
-def visit(monkeypatch, mdp, store, n, parts, tolerance=1e-8):
+def visit(monkeypatch, mdp, store, n, parts, tolerance=1e-8, sliced=False):
     t, most = mdp.transitions, max(mdp.layout.layer_sizes)
     visits = np.zeros((len(store), t.n_rows))
     if t.kind:
         d, w, private = aligned(n * 16 * most), aligned(n * 8 * t.most_rows), aligned(n * 8 * most * parts)
-        after = (parts, t.width, t.n_rows, store, tolerance, d, w, private, visits.reshape(-1))
+        slices = SlicedCopy.none(t)
+        if sliced:
+            copy = SlicedCopy()
+            copy.make(t, parts)
+            slices = copy.arguments
+        after = (*slices[:5], parts, t.width, t.n_rows, store, tolerance, d, w, private, visits.reshape(-1))
         return visits, any(together(monkeypatch, many.occupancy_csr, t.arguments, after, n))
     width = -(-(t.most_rows + 8) // 8) * 8
     d = np.full((n * many.PANEL, mdp.layout.n_states + 8), np.nan)
@@ -74,6 +80,9 @@ def test_occupancies_of_many_policies(case, n, monkeypatch):
             assert not fault
             for i, policy in enumerate(store):
                 close(visits[i], twins.occupancy(Rows(mdp), policy))
+            if mdp.transitions.kind:
+                # The copy in slices has the same sums.
+                assert visit(monkeypatch, mdp, store, n, parts, sliced=True)[0].tobytes() == visits.tobytes()
 
 
 def test_more_rows_than_a_block(monkeypatch):
