@@ -381,7 +381,8 @@ def simulate(
     Returns
     -------
     SimulationResult
-        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set. The episode under way is finished and saved first, so
+        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set. What is under way, an episode or a
+        block of at most 64, is finished and saved first, so
         that the agent can go on being used; a second Ctrl-C, a second or more after the first, stops in the middle of an episode (never of
         a saving) and warns of what was not saved.
 
