@@ -29,7 +29,7 @@ from opo_fast._support.threads import run_together
 from opo_fast.kernels._groups import AHEAD
 from opo_fast.kernels._jit import kernel
 from opo_fast.kernels._simd import prefetch, vfma, vgather, vload, vset, vsum
-from opo_fast.kernels._sync import meet
+from opo_fast.kernels._sync import barrier
 
 # -- floors ----------------------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def gather_again(me, n, gate, data, indices, v, times):
             prefetch(indices, p + AHEAD)
             a0 = vfma(vload(data, p), vgather(v, 0, indices, p), a0)
             a1 = vfma(vload(data, p + 8), vgather(v, 0, indices, p + 8), a1)
-        meet(gate, me, n)
+        barrier(gate, me, n)
     return vsum(a0) + vsum(a1) > 1e300
 
 

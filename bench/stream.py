@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opo_fast.kernels._jit import kernel
 from opo_fast.kernels._simd import vadd, vload, vset, vsum
-from opo_fast.kernels._sync import meet
+from opo_fast.kernels._sync import barrier
 
 
 @kernel
@@ -24,7 +24,7 @@ def read_sum(array, lo, hi):
 
 @kernel
 def read_again(me, n, gate, array, times):
-    """The reads of a recursion over `times` layers that share the block `array`, in alternating directions; threads meet after each."""
+    """The reads of a recursion over `times` layers that share the block `array`, in alternating directions; threads wait for each other after each."""
     lo = array.size // 64 * me // n * 64
     hi = array.size // 64 * (me + 1) // n * 64
     total = 0.0
@@ -40,5 +40,5 @@ def read_again(me, n, gate, array, times):
             a2 = vadd(a2, vload(array, i + 16))
             a3 = vadd(a3, vload(array, i + 24))
         total += vsum(vadd(vadd(a0, a1), vadd(a2, a3)))
-        meet(gate, me, n)
+        barrier(gate, me, n)
     return total

@@ -67,8 +67,8 @@ def switching(n=STEPS, seed=3, fits=5):
 
 @pytest.fixture
 def large(monkeypatch):
-    """Treat all models of the test as large enough for threads that meet after each layer."""
-    return lambda: monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 1, 1: 1})
+    """Treat all models of the test as large enough for threads that wait for each other after each layer."""
+    return lambda: monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 1, 1: 1})
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_same_bits_whatever_the_memory_prefetch_and_threads(form, large, set_thr
     if FORMS[form][3]:
         large()
     source = Source(form, 4)
-    # Threads that meet after each layer take long on a busy machine.
+    # Threads that wait for each other after each layer take long on a busy machine.
     steps = 20 if FORMS[form][3] else 60
     pairs = switching(steps, seed=5)
     order = [int(c) for c in np.random.default_rng(1).integers(4, size=steps)]

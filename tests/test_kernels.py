@@ -106,7 +106,7 @@ def flavours(array):
 def exercise(dtype):
     rng = np.random.default_rng(0)
     for large in (False, True):
-        transitions_module._WORTH_MEETING = dict.fromkeys((0, 1), 1 if large else 1 << 15)
+        transitions_module._WORTH_A_BARRIER = dict.fromkeys((0, 1), 1 if large else 1 << 15)
         for packed_most in (2048, -1):
             engine.PACKED_MOST = packed_most
             for form in FORMS:
@@ -327,7 +327,7 @@ def everything(mdp, others, policy):
 @pytest.mark.parametrize(("sizes", "n_actions"), [([1, 5, 5], 3), ([1, 1, 1], 1), ([1, 8, 8], 2)])
 def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions, monkeypatch, set_threads):
     set_threads(2)
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", dict.fromkeys((0, 1), 1 if form == "large" else 1 << 30))
+    monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", dict.fromkeys((0, 1), 1 if form == "large" else 1 << 30))
     monkeypatch.setattr(engine_module, "PACKED_MOST", 2048 if form == "packed" else -1)
 
     def build():

@@ -53,7 +53,7 @@ def test_large_form_equals_the_reference_and_one_thread(monkeypatch, set_threads
     small = random_model(rng, [1, 30, 41, 7], 3, form, masked=True, density=0.5)
     policy = random_policy(rng, small)
     assert (small.transitions.threads, small.transitions.parts) == (1, 1)
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 2, 1: 2})
+    monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 2, 1: 2})
     large = of.LayeredMDP(small.layout, small.losses, small.transitions.arrays(), small.action_mask)
     assert large.transitions.threads > 1
     assert (large.transitions.parts > 1) == (form == "csr")
@@ -357,7 +357,7 @@ def test_states_with_unequal_numbers_of_actions_that_are_equal_on_average(counts
 @pytest.mark.parametrize("threads", [1, 2])
 def test_repeated_occupancies_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads):
     """After some passes a transposed copy is made, and sums are gathered in the same order in which they were scattered before."""
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", {0: 2, 1: 2})
+    monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 2, 1: 2})
     set_threads(threads)
     rng = np.random.default_rng(13)
     mdp = random_model(rng, [1, 30, 75, 7], 3, "csr", masked=True, density=0.4)

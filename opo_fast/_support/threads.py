@@ -305,7 +305,7 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
     Parameters
     ----------
     function : kernel
-        One whose threads `meet` after each layer; see `kernels._sync.entrance`.
+        One whose threads `barrier` after each layer; see `kernels._sync.entrance`.
     before, after : tuple
         Its arguments.
     most : int

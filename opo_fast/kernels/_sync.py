@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from ._jit import COMPILED, brief, inlined, kernel
 
-__all__ = ["GATE", "JOINED", "KEEP", "PATIENCE", "STOP", "entrance", "meet", "release", "serve"]
+__all__ = ["GATE", "JOINED", "KEEP", "PATIENCE", "STOP", "entrance", "barrier", "release", "serve"]
 
 # Each word on which threads wait has its own cache line; the word after it counts the sleeping threads.
 _TURN, _COUNT, _JOB, _GO, _DONE = 0, 8, 16, 24, 32
@@ -232,7 +232,7 @@ def _set(gate, i, value):
 
 
 @inlined
-def meet(gate, me, n):
+def barrier(gate, me, n):
     """Barrier: thread `me` waits for all `n` threads; after it, each sees what the others wrote before it."""
     if n > 1:
         turn = _get(gate, _TURN)

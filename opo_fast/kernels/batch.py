@@ -32,7 +32,7 @@ from ._simd import (
     vsum,
     vtranspose,
 )
-from ._sync import meet
+from ._sync import barrier
 from .forward import TINY, merge
 
 __all__ = ["BATCH", "lane_scatter", "lane_weights", "visit_batch_csr", "visit_batch_dense"]
@@ -191,7 +191,7 @@ def visit_batch_dense(
             for lane in range(lanes):
                 d[now + lane] = 1.0 if lane < batch.count else 0.0
         if shared:
-            meet(gate, me, n)
+            barrier(gate, me, n)
         for h in range(horizon):
             first = rows[layers[h]]
             end = rows[layers[h + 1]]
@@ -200,7 +200,7 @@ def visit_batch_dense(
             for turn in range(1 if shared else n):
                 if turn == me:
                     _add(w, mine, first, end, batch, visits)
-                meet(gate, me, n)
+                barrier(gate, me, n)
             if h < horizon - 1 and batch.count > 0:
                 n_next = layers[h + 2] - layers[h + 1]
                 lo = n_next * me // n if shared else 0
@@ -210,7 +210,7 @@ def visit_batch_dense(
                 else:
                     _many_dots(model, h, own, lo, hi, d, after)
                 if shared:
-                    meet(gate, me, n)
+                    barrier(gate, me, n)
             now, after = after, now
 
 
@@ -251,14 +251,14 @@ def visit_batch_csr(
     if me == 0:
         for lane in range(LANES):
             d[lane] = 1.0 if lane < count else 0.0
-    meet(gate, me, n)
+    barrier(gate, me, n)
     for h in range(block.size):
         n_next = layers[h + 2] - layers[h + 1] if h < block.size - 1 else 0
         _send_layer(model, team, h, batch, work, d, now, visits)
-        meet(gate, me, n)
+        barrier(gate, me, n)
         if n_next > 0:
             lo = n_next * me // n
             hi = n_next * (me + 1) // n
             merge(private, n_parts, LANES * n_next, LANES * lo, LANES * hi, d, after)
-            meet(gate, me, n)
+            barrier(gate, me, n)
         now, after = after, now

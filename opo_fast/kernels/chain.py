@@ -9,7 +9,7 @@ from ._arguments import Lines, Model, Optimism, Pass, Rule, Step, Team
 from ._groups import group_min, group_sum, share
 from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vmax, vmin, vmul, vset, vstore, vsub
-from ._sync import meet
+from ._sync import barrier
 from .evaluation import expectation
 from .forward import visit
 
@@ -159,7 +159,7 @@ def backup(model, team, optimism, greedy, step, lines):
                 _greedy_step(rows, lo, hi, lines.q, step.policy, step.v)
             else:
                 _policy_step(rows, lo, hi, lines.width, rule.eta, step, lines.q, lines.e)
-        meet(team.gate, team.me, team.n)
+        barrier(team.gate, team.me, team.n)
 
 
 @kernel
@@ -191,12 +191,12 @@ def chain_steps(
                     visits[r] += store[line - 1, r]
             else:
                 visit(model, team, work, store[line - 1], -1.0, visits)
-            meet(team.gate, team.me, team.n)
+            barrier(team.gate, team.me, team.n)
         if line + 1 == store.shape[0]:
             for r in range(first_row, end_row):
                 store[0, r] = store[line, r]
             line = 0
-            meet(team.gate, team.me, team.n)
+            barrier(team.gate, team.me, team.n)
         now = Step(store[line], store[line if greedy else line + 1], sum_q, v)
         backup(model, team, optimism, greedy, now, lines)
         line += 1

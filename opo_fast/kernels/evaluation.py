@@ -11,7 +11,7 @@ from ._arguments import Model, Team
 from ._groups import AHEAD, NEAR, four_alike, group_sum, is_policy, leads_far, share
 from ._jit import inlined, kernel
 from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
-from ._sync import meet
+from ._sync import barrier
 
 __all__ = ["PLAN", "backward_sweep", "expectation", "mean"]
 
@@ -256,5 +256,5 @@ def backward_sweep(
                 _minimum(rows, lo, hi, y, p, x)
             else:
                 _least(rows, lo, hi, y, shift, x)
-        meet(team.gate, team.me, team.n)
+        barrier(team.gate, team.me, team.n)
     return fault

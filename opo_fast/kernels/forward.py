@@ -11,7 +11,7 @@ from ._arguments import Model, Pass, Team
 from ._groups import AHEAD, NEAR, group_each, is_policy, leads_far, share, worth_prefetching
 from ._jit import inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
-from ._sync import meet
+from ._sync import barrier
 
 __all__ = ["STATES", "TINY", "fill_weights", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep", "weigh"]
 
@@ -166,12 +166,12 @@ def visit(model, team, work, policy, tolerance, visits):
     valid = True
     if team.me == 0:
         work.d[0] = 1.0
-    meet(team.gate, team.me, team.n)
+    barrier(team.gate, team.me, team.n)
     for h in range(model.block.size):
         if not _weigh_layer(model, team, h, work, policy, tolerance, visits):
             valid = False
         if h < model.block.size - 1:
-            meet(team.gate, team.me, team.n)
+            barrier(team.gate, team.me, team.n)
             d0 = model.layers[h + 1]
             n_next = model.layers[h + 2] - d0
             lo = n_next * team.me // team.n
@@ -180,7 +180,7 @@ def visit(model, team, work, policy, tolerance, visits):
                 spread_dense(model, h, work.w, d0 + lo, d0 + hi, work.d)
             else:
                 merge(work.private, work.parts, n_next, lo, hi, work.d, d0)
-            meet(team.gate, team.me, team.n)
+            barrier(team.gate, team.me, team.n)
     return valid
 
 

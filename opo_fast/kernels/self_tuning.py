@@ -9,7 +9,7 @@ from ._arguments import Hedge, Model, Rule
 from ._groups import share
 from ._jit import inlined, kernel
 from ._simd import vload, vmax, vstore
-from ._sync import meet
+from ._sync import barrier
 from .chain import optimistic_losses
 from .forward import visit_sweep
 from .hedge import hedge_step
@@ -57,7 +57,7 @@ def self_tuning_steps(
             visit_sweep(
                 kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, at - 1, -1.0, d, w, visits, private
             )  # fmt: skip
-            meet(gate, me, n)
+            barrier(gate, me, n)
         hedge = Hedge(store[at], store[at + 1 if keep else at], regret, v, gap, total, log_actions, excess)
         for h in range(block.size - 1, -1, -1):
             size = layers[h + 1] - layers[h]
@@ -82,4 +82,4 @@ def self_tuning_steps(
                     for r in range(r0, r1):
                         last_q[r] = q[r - r0]
                 hedge_step(rows, lo, hi, width, hedge, q, e)
-            meet(gate, me, n)
+            barrier(gate, me, n)

@@ -16,7 +16,7 @@ from ._arguments import Pass, Slices, Team
 from ._groups import AHEAD, MANY, NEAR, SCATTERED, is_policy
 from ._jit import inlined, kernel
 from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
-from ._sync import meet
+from ._sync import barrier
 from .forward import STATES, fill_weights, merge
 
 __all__ = ["WINDOW", "slice_fill", "slice_shape", "visit_slices"]
@@ -137,13 +137,13 @@ def visit_slices(
     valid = True
     if me == 0:
         d[0] = 1.0
-    meet(gate, me, n)
+    barrier(gate, me, n)
     for h in range(first.size):
         if not _visit_layer(slices, team, h, work, policy, tolerance, visits):
             valid = False
         if h < first.size - 1:
-            meet(gate, me, n)
+            barrier(gate, me, n)
             n_next = layers[h + 2] - layers[h + 1]
             merge(private, n_parts, n_next, n_next * me // n, n_next * (me + 1) // n, d, layers[h + 1])
-            meet(gate, me, n)
+            barrier(gate, me, n)
     return 0 if valid else 1

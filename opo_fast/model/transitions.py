@@ -30,7 +30,7 @@ _NO_POINTER, _NO_INDICES = np.empty(0, np.int64), np.empty(0, np.uint32)
 _NO_POINTER.flags.writeable = _NO_INDICES.flags.writeable = False
 _NOWHERE = address(_NO_POINTER)
 
-_WORTH_MEETING = {DENSE: 1 << 14, CSR: 1 << 11}
+_WORTH_A_BARRIER = {DENSE: 1 << 14, CSR: 1 << 11}
 """Transitions of a layer (some microseconds of work) for which another thread is worth the cost of synchronising."""
 
 
@@ -388,7 +388,7 @@ class Transitions(Rows):
 
     def threads_for(self, policies: int) -> int:
         """The same if each layer is processed for `policies` policies at once."""
-        return min(64, max(1, self._largest_layer * policies // _WORTH_MEETING[self.kind]))
+        return min(64, max(1, self._largest_layer * policies // _WORTH_A_BARRIER[self.kind]))
 
     @cached_property
     def width(self) -> int:
@@ -398,7 +398,7 @@ class Transitions(Rows):
     @cached_property
     def parts(self) -> int:
         """Parts of a CSR layer in the forward pass, with separate sums. They depend on the shape only, so that threads change no bits."""
-        if self.kind == DENSE or self._largest_layer < 2 * _WORTH_MEETING[CSR]:
+        if self.kind == DENSE or self._largest_layer < 2 * _WORTH_A_BARRIER[CSR]:
             return 1
         # A power of two, so that two or four threads get equal numbers of parts.
         worth = self._largest_layer / (8 * max(self.layout.layer_sizes))

@@ -89,7 +89,7 @@ def together(monkeypatch, kernel, before, after, n):
         # Without compilation there are no atomic operations, so Python's barrier is used.
         barrier = threading.Barrier(n)
         for module in (batch, chain, evaluation, forward, self_tuning, slices):
-            monkeypatch.setattr(module, "meet", lambda gate, me, n: barrier.wait(60) if n > 1 else None)
+            monkeypatch.setattr(module, "barrier", lambda gate, me, n: barrier.wait(60) if n > 1 else None)
     gate = np.zeros(GATE, np.int64)
     with ThreadPoolExecutor(n) as pool:
         futures = [pool.submit(kernel, *before, me, n, gate, *after) for me in range(n)]

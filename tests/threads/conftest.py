@@ -22,7 +22,7 @@ def shared_always(monkeypatch):
     monkeypatch.setattr(threads_module._Gains, "rests", threads_module._Gains.rests)
     monkeypatch.setattr(threads_module._Gains, "ask", threads_module._Gains.ask)
     monkeypatch.setattr(threads_module._Gains, "patience", threads_module._Gains.patience)
-    monkeypatch.setattr(transitions_module, "_WORTH_MEETING", transitions_module._WORTH_MEETING)
+    monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", transitions_module._WORTH_A_BARRIER)
     share_always()
 
 

@@ -26,7 +26,7 @@ def share_always():
     threads_module._Gains.rests = lambda gains: False
     threads_module._Gains.ask = lambda gains, work: True
     threads_module._Gains.patience = lambda gains, work: 10**11
-    transitions_module._WORTH_MEETING = {0: 1, 1: 1}
+    transitions_module._WORTH_A_BARRIER = {0: 1, 1: 1}
 
 
 def joined():
@@ -55,12 +55,12 @@ def bits_elsewhere():
 
 @kernel
 def halves(me, n, gate, x, rounds):
-    """Each round replaces `x` by the mean of an entry and the next one; entries of other threads are read after `meet`."""
+    """Each round replaces `x` by the mean of an entry and the next one; entries of other threads are read after `barrier`."""
     size = x.shape[1]
     for r in range(rounds):
         for i in range(size * me // n, size * (me + 1) // n):
             x[(r + 1) % 2, i] = 0.5 * (x[r % 2, i] + x[r % 2, (i + 1) % size])
-        _sync.meet(gate, me, n)
+        _sync.barrier(gate, me, n)
     return me
 
 
