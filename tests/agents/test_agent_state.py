@@ -255,7 +255,7 @@ def test_an_agent_with_other_candidates_is_refused(tmp_path, kind):
     _, other_losses, other_dynamics = contexts(seed=1)
     other = opo(env, other_losses, dynamics) if kind == "losses" else opo(env, losses, other_dynamics)
     name = {"losses": "loss 0", "dynamics": "dynamics 0"}[kind]
-    with pytest.raises(of.OpoError, match=rf"learned with another candidate '{name}': at context \d its numbers have the digest \w+, and"):
+    with pytest.raises(of.OpoError, match=rf"learned with another candidate '{name}': at context \d its numbers have the digest \w+, but"):
         other.load(tmp_path / "agent.npz")
     assert other.episode == 0
     # The same candidates in another order are another class.
