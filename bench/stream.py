@@ -24,7 +24,7 @@ def read_sum(array, lo, hi):
 
 @kernel
 def read_again(me, n, gate, array, times):
-    """The reads of a recursion over `times` layers that share the block `array`, in alternating directions; threads wait for each other after each."""
+    """The reads of a recursion over `times` layers that share the block `array`, in alternating directions, with a barrier after each."""
     lo = array.size // 64 * me // n * 64
     hi = array.size // 64 * (me + 1) // n * 64
     total = 0.0

@@ -39,6 +39,8 @@ __all__ = ["Lockstep", "lockstep"]
 
 Array = npt.NDArray[Any]
 
+SLOW, LONGEST = 0.02, 0.5
+"""Seconds of an episode from which blocks are shorter, and of such a block: Ctrl-C waits for its end, and `mdp` may be slow."""
 BLOCK = 64
 """Episodes of a block at most, those of all runs together, as far as each run has whole packs of contexts."""
 BLOCK_TRANSITIONS = 1 << 14
@@ -141,10 +143,10 @@ class Lockstep:
                 run.step()
             self._look()
             return
-        self._most = 2 * count
-        took = (time.perf_counter() - began) / len(self.runs)
+        took = time.perf_counter() - began
+        self._most = 2 * count if took < SLOW * count else max(1, min(2 * count, int(LONGEST * count / took)))
         for run in self.runs:
-            run.passed(count, took)
+            run.passed(count, took / len(self.runs))
 
     def _look(self) -> None:
         """Take over what the runs have done on their own."""

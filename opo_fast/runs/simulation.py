@@ -381,10 +381,9 @@ def simulate(
     Returns
     -------
     SimulationResult
-        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set. What is under way, an episode or a
-        block of at most 64, is finished and saved first, so
-        that the agent can go on being used; a second Ctrl-C, a second or more after the first, stops in the middle of an episode (never of
-        a saving) and warns of what was not saved.
+        After Ctrl-C: of the episodes that were finished, with ``interrupted`` set. The current episode, or block of at most 64
+        episodes, is finished and saved first, so that the agent stays usable. A second Ctrl-C, a second or more after the first,
+        stops in the middle of an episode (but never while a file is written) and warns about what was not saved.
 
     Raises
     ------
