@@ -287,7 +287,7 @@ def test_masked_arms_are_never_played(kind):
 def test_more_than_one_state_is_refused(kind):
     _, losses, _ = bandit()
     options = {"episodes": 10} if kind in (POCMAB, UCCB, SquareCB) else {}
-    with pytest.raises(of.OpoError, match=r"Layout\(\[1\], n_actions\), is needed"):
+    with pytest.raises(of.OpoError, match=r"Layout\(\[1\], n_actions\), that of a bandit"):
         kind(of.Layout([1, 2], 4), losses, **options)
 
 

@@ -75,7 +75,7 @@ def finite():
     ids=lambda item: item[0],
 )
 def test_an_oracle_that_another_agent_has_learned_with_is_refused(play, make):
-    with pytest.raises(of.OpoError, match=r"loss_(class|oracle) is a \w+ that another agent has learned with.*a new oracle for each agent"):
+    with pytest.raises(of.OpoError, match=r"loss_(class|oracle) is a \w+ with which another agent has learned.*a new oracle for each agent"):
         play[1](make[1]())
     play[1](lambda seed: opo(Means()))  # A new oracle for each agent is accepted, and so is a class.
     play[1](lambda seed: opo(ENV.loss_class))
@@ -89,7 +89,7 @@ def test_it_is_refused_when_the_other_agent_is_gone_and_does_not_keep_it():
     del agent
     gc.collect()
     assert gone() is None
-    with pytest.raises(of.OpoError, match="loss_class is a Means that another agent has learned with"):
+    with pytest.raises(of.OpoError, match="loss_class is a Means with which another agent has learned"):
         opo(oracle)
 
 

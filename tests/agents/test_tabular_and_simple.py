@@ -247,7 +247,7 @@ def test_what_is_unknown_is_named():
         agents.make("opo", env, episodes=10, p_min=0.1)
     with pytest.raises(of.OpoError, match="env is a FiniteContexts without loss_class: agent 'greedy' needs it"):
         agents.make("greedy", of.FiniteContexts([random_model(np.random.default_rng(0), (1, 2), 2)]), episodes=10)
-    with pytest.raises(of.OpoError, match=r"Layout\(\[1\], n_actions\), is needed"):
+    with pytest.raises(of.OpoError, match=r"Layout\(\[1\], n_actions\), that of a bandit"):
         agents.make("falcon", env, episodes=10)
 
 
