@@ -333,7 +333,7 @@ def test_the_entry_point(tmp_path):
         ),
         ([*SMALL, "--out", "taken"], "--out is 'taken': a folder, or a place where one can be made, is needed (File exists)"),
         ([*SMALL, "--out", "/dev/null"], "--out is '/dev/null': a folder"),
-        ([*SMALL, "--agent", "uniform", "--bonus-scale", "3"], "bonus_scale is not an option of agent 'uniform': it has none"),
+        ([*SMALL, "--agent", "uniform", "--bonus-scale", "3"], "bonus_scale is not an option of agent 'uniform': it has no options"),
         ([*SMALL, "--agent", "greedy", "--eta-scale", "3"], "eta_scale is not an option of agent 'greedy': one of backend is needed"),
         (
             [*SMALL, "--agent", "opo-no-bonus", "--bonus-scale", "3"],

@@ -13,7 +13,7 @@ from ._jit import brief, inlined, kernel
 from ._simd import strided, tadd, tload, tstore, vmin, vset, vstore, vsum, vtranspose
 
 __all__ = [
-    "check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_candidates", "pack_lane", "place", "take_csr",
+    "check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_candidates", "pack_lane", "take_csr",
     "take_dense", "take_unit", "unordered_row",
 ]  # fmt: skip
 
@@ -50,12 +50,6 @@ def unordered_row(indptr, indices, n_next):
             if indices[p] >= n_next or (p > lo and indices[p] <= indices[p - 1]):
                 return row
     return -1
-
-
-@brief
-def place(array):
-    """Where an array begins in memory."""
-    return array.ctypes.data
 
 
 @brief

@@ -9,7 +9,7 @@ import pytest
 
 import opo_fast as of
 from opo_fast.kernels.ahead import packed_ahead, packed_fit_runs, packed_self_tuning_ahead
-from opo_fast.kernels.ingest import pack_candidates, place
+from opo_fast.kernels.ingest import pack_candidates
 from opo_fast.kernels.packed import packed_steps, packed_visits
 from opo_fast.kernels.packed_self_tuning import packed_self_tuning_steps
 from opo_fast.model.layout import aligned
@@ -49,7 +49,7 @@ class Pack:
         self.gap[: STATES * LANES], self.total[: STATES * LANES] = 0.4, ACTIONS
         self.log_actions = np.full(STATES + LANES, np.log(ACTIONS))
         self.d, self.w = aligned(STATES * LANES), aligned(max(SIZES) * ACTIONS * LANES)
-        self.table = np.array([[place(self.data), self.data.size]])
+        self.table = np.array([[self.data.ctypes.data, self.data.size]])
         self.hedged, self.keep, self.with_bonus = hedged, keep, with_bonus
 
     def steps(self, n, k, data=None, losses=None, lower=None, table=None):
@@ -118,12 +118,12 @@ def test_each_run_of_fits_has_its_own_losses_dynamics_and_sets(n):
     many, alone = (Pack(2, True, keep=False, with_bonus=False) for _ in range(2))
     hedge = many.sum_q, many.v, many.gap, many.total, many.log_actions, many.moved
     packed_fit_runs(
-        *many.layout, n, ends, fits, members, listed, losses, dynamics, place(dynamics), HALF_LOSS, HALF_DYNAMICS, WEIGHT,
+        *many.layout, n, ends, fits, members, listed, losses, dynamics, dynamics.ctypes.data, HALF_LOSS, HALF_DYNAMICS, WEIGHT,
         aligned(ROWS * LANES), np.empty((3, 2), np.int64), np.empty(0, np.int64), many.store, *hedge, np.empty(0), many.d, many.w,
     )  # fmt: skip
     begin = 0
     for end, (f, p), some, plausible in zip(ends, fits, members, listed, strict=True):
-        table = np.array([[place(dynamics[i]), dynamics[i].size] for i in np.flatnonzero(plausible)])
+        table = np.array([[dynamics[i].ctypes.data, dynamics[i].size] for i in np.flatnonzero(plausible)])
         steps = max(0, min(n, end) - begin)
         begin += steps
         packed_self_tuning_steps(*alone.steps(steps, 0, dynamics[p], losses[f], vector(losses[some].min(axis=0)), table))
@@ -144,8 +144,3 @@ def test_candidates_side_by_side_and_which_are_dynamics():
     assert valid.tolist() == [True, False, False, False]
     np.testing.assert_array_equal(packed.reshape(4, 15, LANES)[:, :, :2], values.transpose(1, 2, 0))
     assert not packed.reshape(4, 15, LANES)[:, :, 2:].any()
-
-
-def test_the_place_of_an_array():
-    array = np.arange(10.0)
-    assert place(array[3:]) == place(array) + 24 == array.__array_interface__["data"][0] + 24
