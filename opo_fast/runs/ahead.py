@@ -66,7 +66,13 @@ class ChainsAhead:
         for j in range(most):
             if group > 1 and (first + j) % group == 0:
                 agent.engine.prefetch(contexts[j : j + group], agent.history, agent.steps, advance)
-            place = self._place(contexts[j], keys[j], known)
+            try:
+                place = self._place(contexts[j], keys[j], known)
+            except Exception:
+                if j == 0:
+                    raise
+                # The episode of that context raises it.
+                break
             if j > (0 if place.ready is None else place.ready.room):
                 break
             found.append(place)
