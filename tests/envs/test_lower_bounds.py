@@ -107,7 +107,7 @@ def test_what_is_refused():
         (
             "layered-bandit",
             {"n_contexts": 10_000, "unknown": 10_000},
-            "unknown is 10000, n_actions is 3: .* more than 100,000, so",
+            "unknown is 10000, n_actions is 3: .* more than 100,000; smaller numbers",
         ),
         ("layered-bandit", {"n_actions": 10**6, "n_contexts": 10**6, "unknown": 10**6}, "unknown is 1000000, n_actions is 1000000"),
         ("layered-bandit", {"n_states": 500_000}, "n_contexts, horizon, n_states, n_actions: .* GiB, more than half"),
