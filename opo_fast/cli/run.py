@@ -64,10 +64,11 @@ def run(
 ) -> None:
     """Let an agent learn in an environment, and show how well it did.
 
-    Without arguments: OPO-CMDP on ICU-Sepsis, a decision model of sepsis treatment estimated from real patients, in about a
-    minute on 2 cores. Values are expected sums of losses over an episode (lower is better), exact on the true model; the
-    regret compares with the optimal policy of each context. After Ctrl-C, --resume continues the run and gives the same
-    bits as an uninterrupted one. `opo-fast policy` shows what was learned.
+    Without arguments: OPO-CMDP on ICU-Sepsis, a decision model of sepsis treatment estimated from real patients, in about
+    half a minute on 2 cores; the first run also compiles the kernels, which takes one to three minutes. Values are expected
+    sums of losses over an episode (lower is better), exact on the true model; the regret compares with the optimal policy of
+    each context. After Ctrl-C, --resume continues the run and gives the same bits as an uninterrupted one. `opo-fast policy`
+    shows what was learned.
 
     opo tunes itself: its bonus comes from the models that the data leave plausible, its learning rate is AdaHedge's. With
     --bonus-scale or --eta-scale it uses the theory's parameters times these factors; the lines below the table say whether they

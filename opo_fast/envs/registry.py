@@ -236,7 +236,8 @@ def info(name: str) -> EnvironmentInfo:
     if entry is None:
         close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise OpoError(f"there is no environment {name!r}{hint}: {', '.join(_BY_NAME)}, or the path of a file, is needed")
+        file = " and no such file" if "/" in name or "." in name else ""
+        raise OpoError(f"there is no environment {name!r}{file}{hint}: {', '.join(_BY_NAME)}, or the path of a file, is needed")
     return entry
 
 
