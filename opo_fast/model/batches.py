@@ -25,7 +25,7 @@ from .slices import SlicedCopy
 from .transitions import CSR, Transitions
 from .updatable import UpdatableMDP
 
-__all__ = ["checked_policies", "evaluate", "is_batch", "occupancy", "solve"]
+__all__ = ["checked_policies", "evaluate", "is_batch", "model_table", "occupancy", "solve"]
 
 Array = npt.NDArray[Any]
 
@@ -217,7 +217,7 @@ def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Ar
 # -- many models -----------------------------------------------------------------------------------------------------------
 
 
-def _table(mdps: Sequence[Any]) -> tuple[Any, ...]:
+def model_table(mdps: Sequence[Any]) -> tuple[Any, ...]:
     """The table of the models (see `kernels.models`), arrays that show their dtypes, and what they have in common."""
     t = mdps[0].transitions
     table = np.array([one.transitions.places + one.loss_place for one in mdps], np.int64)
@@ -234,7 +234,7 @@ def _back_models(mdps: Sequence[Any], policies: Array, tolerance: float, lines: 
         keep = lines is not None
         q = np.empty((threads, max(256 * t.layout.n_actions, t.most_rows))) if lines is None else lines
         after = (np.array(which), t.width, int(keep), greedy, policies, tolerance, q, v)
-        fault |= run_together(models.backward_models, _table(some), after, threads, work)
+        fault |= run_together(models.backward_models, model_table(some), after, threads, work)
     return fault
 
 
@@ -249,7 +249,7 @@ def _visit_models(mdps: Sequence[Any], policies: Array, tolerance: float, lines:
         w = np.empty((threads, max(t.most_rows, 256 * t.layout.n_actions)))
         private = np.empty((threads, parts * max(t.layout.layer_sizes)))
         after = (np.array(which), t.width, policies, tolerance, d, w, private, lines)
-        fault |= run_together(models.visit_models, _table(some), after, threads, work)
+        fault |= run_together(models.visit_models, model_table(some), after, threads, work)
     return fault
 
 

@@ -1,9 +1,8 @@
-"""Runs played in blocks of episodes, of one seed or of several side by side: what an episode asks is asked of all in one operation.
+"""Runs of one or several seeds, played in blocks of episodes: each operation is done once for all episodes of a block.
 
-The runs stay what they are, with agents and oracles of their own, so that any of them can be saved, resumed or played alone at any
-episode. A block does what `Simulation.step` does in each of its episodes, to the same bits. It takes for granted that its episodes
-change no fit, and ends with the first one that does; where something is out of the ordinary, it leaves an episode to
-`Simulation.step`.
+Each run keeps its own agent and oracles, so it can be saved, resumed or played alone at any episode. A block gives the same bits as
+`Simulation.step`, episode by episode. It assumes that its episodes change no fit, and ends with the first one that does. An episode
+that needs special treatment is left to `Simulation.step`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from ..agents.opo import OPO, PATIENCE
 from ..algorithm.history import Fits
 from ..kernels._simd import LANES
 from ..kernels.models import play_models
+from ..model.batches import model_table
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
 from ..model.operations import bernoulli
 from ..oracles.together import OraclesTogether, alike
 from .ahead import ChainsAhead, Place
 from .columns import COLUMNS, DIAGNOSTICS, ERRORS, looks_at
-from .tables import ContextTables, model_table, start_values
+from .tables import ContextTables, start_values
 from .worlds import ModelWorld
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ BLOCK_TRANSITIONS = 1 << 14
 
 
 def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
-    """The runs in blocks of episodes, or None where they differ in more than their seeds or are of a kind that gains nothing."""
+    """A `Lockstep` of the runs; None if they differ in more than their seeds, or if blocks would save nothing."""
     first = runs[0].agent
     settings = None
     for run in runs:
@@ -62,7 +62,7 @@ def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
             return None
         if agent.settings() != settings or agent.episode != first.episode or agent.planned != first.planned:
             return None
-        # Somebody looks on, or does it in another way.
+        # A method was replaced on the object, as wrappers and recorders do.
         if any(callable(getattr(type(one), name, None)) for one in (run, agent) for name in vars(one)):
             return None
     oracles = [run.agent.loss_oracle for run in runs], [run.agent.dynamics_oracle for run in runs]
@@ -73,7 +73,7 @@ def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
 
 
 class _Block(NamedTuple):
-    """The coming episodes of all B runs, k each, and what their chains come to.
+    """The next k episodes of each of the B runs, and the results of their chains.
 
     Attributes
     ----------

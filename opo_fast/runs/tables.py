@@ -15,6 +15,7 @@ from .._support.threads import run_together
 from ..kernels.forward import STATES
 from ..kernels.models import backward_models
 from ..model.arguments import UNCHECKED
+from ..model.batches import model_table
 from ..model.layered import LayeredMDP
 from ..model.layout import Layout, uniform_policy
 from ..oracles.several import dynamics_at, losses_at
@@ -94,7 +95,7 @@ class ContextTables:
         try:
             losses, dynamics = losses_at(self.loss_oracle, asked), dynamics_at(self.dynamics_oracle, asked)
         except Exception:
-            # The episode that plays this context says what is wrong with it.
+            # The error is raised in the episode that plays this context.
             return False
         if dynamics is None:
             return False
@@ -116,17 +117,10 @@ class ContextTables:
                 self._unused.append(self.lines.pop(key))
 
 
-def model_table(mdps: Sequence[LayeredMDP]) -> tuple[Any, ...]:
-    """Where models of one layout without masks are in memory, a line for each, and what they have in common (see `kernels.models`)."""
-    table = np.array([mdp.transitions.places + mdp.loss_place for mdp in mdps], np.int64)
-    t = mdps[0].transitions
-    return table, t.data, t.indptr, t.indices, t.block, mdps[0].row_losses, t.layout.offsets, t.rows
-
-
 def start_values(
     mdps: Sequence[LayeredMDP], table: tuple[Any, ...], policies: Array, *, greedy: int = 0, tolerance: float = UNCHECKED
 ) -> Array | None:
-    """V(s_1) of models and their table under policies, one for each or one for all, or of their optima; None where one is no policy."""
+    """V(s_1) of models under policies, one for each or one for all, or of their optima; None if a policy is invalid."""
     t = mdps[0].transitions
     q, v = np.empty((1, max(t.n_rows, STATES * t.layout.n_actions))), np.empty((len(mdps), t.layout.n_states))
     after = np.arange(len(mdps)), t.width, 0, greedy, policies, tolerance, q, v
