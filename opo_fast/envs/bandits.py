@@ -185,6 +185,8 @@ def _trial() -> dict[str, Array]:
     if spec is None or not spec.submodule_search_locations:
         raise OpoError(f"the trial needs the package lifelines: {install('trial')}")
     path = pathlib.Path(spec.submodule_search_locations[0]) / "datasets" / "ACTG175.csv"
+    if not path.is_file():
+        raise OpoError(f"this version of lifelines does not contain the trial's data ({path}): {install('trial')} brings one that does")
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))

@@ -1,5 +1,6 @@
 """Environments by name, generators, families and bandits: known values, realizability, learning, refusals."""
 
+import importlib.machinery
 import importlib.util
 import pickle
 import sys
@@ -340,6 +341,19 @@ def test_arm_rates_of_the_randomised_trial():
         envs.trial_bandit("cd496")
     with pytest.raises(of.OpoError, match="one of the columns"):
         envs.trial_bandit("height")
+
+
+def test_a_version_without_the_trial_is_told_from_a_broken_table(monkeypatch, tmp_path):
+    """lifelines before 0.30.3 lacks the table; an installer may choose it beside pandas 3."""
+    package = importlib.machinery.ModuleSpec("lifelines", None, is_package=True)
+    package.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
+    with pytest.raises(of.OpoError, match=r"this version of lifelines does not contain .*opo-fast\[trial\]"):
+        envs.trial_bandit()
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "ACTG175.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(of.OpoError, match="this is not the table ACTG175"):
+        envs.trial_bandit()
 
 
 def test_groups_of_patients_mix_to_the_arm_rates():
