@@ -224,8 +224,8 @@ def test_dropped_policies_and_restarts_keep_the_bits(form, rule, large, monkeypa
     monkeypatch.setattr(chain_module, "RECENT", 3)
     monkeypatch.setattr(chain_module, "SMALL_STORE", 0)
     begun = []
-    original = chain_module.Chain._begin_anew
-    monkeypatch.setattr(chain_module.Chain, "_begin_anew", lambda chain: begun.append(1) or original(chain))
+    original = chain_module.Chain._restart
+    monkeypatch.setattr(chain_module.Chain, "_restart", lambda chain: begun.append(1) or original(chain))
     got, tight = play(source, pairs, rule=rule, memory=0)
     assert got == expected
     if RULES[rule]["visits"] == "latest":

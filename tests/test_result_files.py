@@ -10,7 +10,7 @@ from simulated_worlds import Fixed, Many, digest, two_contexts, uniform
 
 import opo_fast as of
 from opo_fast._support.state import read_state, write_state
-from opo_fast.runs.result import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE
+from opo_fast.runs.result import COLUMNS, DIAGNOSTICS, ERRORS, INTEGERS
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ DAMAGES = [
     *(
         (column(name, put_nan), rf"its column {name} has nan in episode 4: a finite number is needed")
         for name in COLUMNS
-        if name not in (*WHOLE, *ERRORS, *DIAGNOSTICS, "saturation")
+        if name not in (*INTEGERS, *ERRORS, *DIAGNOSTICS, "saturation")
     ),
     (column("context_index", lambda v: v - 1), "context_index runs from -1"),
     (column("context_index", lambda v: v + 5), r"context_index runs from 5 to \d+, and there are"),

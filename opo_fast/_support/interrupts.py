@@ -19,8 +19,8 @@ BOUNCE = 1.0
 class _Watch:
     """Remembers the first Ctrl-C; the second one raises KeyboardInterrupt, as soon as no file is being written."""
 
-    def __init__(self, told: Callable[[], None]) -> None:
-        self._told, self._first = told, float("inf")
+    def __init__(self, on_first: Callable[[], None]) -> None:
+        self._on_first, self._first = on_first, float("inf")
         self.shields = 0
         self.waiting = False
 
@@ -31,7 +31,7 @@ class _Watch:
         now = time.monotonic()
         if not self.came():
             self._first = now
-            self._told()
+            self._on_first()
         elif now - self._first >= BOUNCE:
             self.stop()
 
@@ -48,7 +48,7 @@ _watching: list[_Watch] = []
 
 
 @contextmanager
-def interrupts(*others: int, told: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+def interrupts(*others: int, on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether Ctrl-C was pressed, so that the caller can stop between two steps.
 
     Ctrl-C mostly comes while a kernel runs; raising right after the kernel would split a step in two. The second Ctrl-C raises
@@ -61,14 +61,14 @@ def interrupts(*others: int, told: Callable[[], None] = lambda: None) -> Iterato
     ----------
     *others : int
         Signals to be treated like Ctrl-C.
-    told : callable
+    on_first : callable
         Called at the first signal.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and _watching:
         yield _watching[-1].came
         return
-    watch = _Watch(told)
+    watch = _Watch(on_first)
     before: dict[int, Any] = {}
     if main:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *others)}

@@ -338,13 +338,13 @@ def run_together(function: Callable[..., Any], before: tuple[Any, ...], after: t
             crew.gate[_sync.PATIENCE] = gains.patience(work)
         else:
             gains.note_busy()
-    told = call(0, n, crew.gate, *before, *after)
+    reported = call(0, n, crew.gate, *before, *after)
     took = (time.perf_counter_ns() - start) / work
     if n > 1:
         gains.note_shared(took, crew.gate[_sync.JOINED] > 1)
     else:
         gains.note_alone(took)
-    return bool(told)
+    return bool(reported)
 
 
 class _Parts(Generic[T]):

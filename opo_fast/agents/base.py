@@ -217,7 +217,7 @@ class BaseAgent:
             if episodes is None:
                 raise OpoError(f"episodes is missing: the theory's parameters need it (or give {' and '.join(given)})")
             self.planned = as_integer(episodes, "episodes", least=1, most=10**100)
-            values = [told if value is None else value for value, told in zip(values, theory(self.planned), strict=True)]
+            values = [default if value is None else value for value, default in zip(values, theory(self.planned), strict=True)]
         return tuple(as_number(value, name) for name, value in zip(given, values, strict=True))
 
     def _learn(self, trajectory: Trajectory) -> None:

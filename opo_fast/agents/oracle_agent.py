@@ -67,8 +67,8 @@ class OracleAgent(BaseAgent):
         self.backend = backend
         self.loss_oracle = loss_oracle(loss_class, layout, self.action_mask)
         self.dynamics_oracle = dynamics_oracle(dynamics_class, layout, self.action_mask)
-        told = {name: foreign_settings(oracle) for name, oracle in self._oracles()}
-        self._foreign = {name: settings for name, settings in told.items() if settings is not None}
+        given = {name: foreign_settings(oracle) for name, oracle in self._oracles()}
+        self._foreign = {name: settings for name, settings in given.items() if settings is not None}
         self._mark = object()
         self.fits: tuple[Hashable, Hashable] = (None, None)
         self._refit()
@@ -148,8 +148,8 @@ class OracleAgent(BaseAgent):
             squared = self.loss_oracle.error(loss_fit, trajectory)
         else:
             where = Place("losses of fit {!r} at context {!r}", loss_fit, trajectory.context)
-            told = as_losses(self.layout, self.loss_oracle.losses(loss_fit, trajectory.context), where)
-            f = told[trajectory.states[:-1], trajectory.actions]
+            fitted = as_losses(self.layout, self.loss_oracle.losses(loss_fit, trajectory.context), where)
+            f = fitted[trajectory.states[:-1], trajectory.actions]
             squared = float(np.square(f - trajectory.losses).sum())
         if hasattr(self.dynamics_oracle, "error"):
             return squared, self.dynamics_oracle.error(fit, trajectory)
@@ -182,10 +182,10 @@ class OracleAgent(BaseAgent):
         unless both classes are finite and their candidates are dense and few."""
         asked = []
         for oracle in (self.loss_oracle, self.dynamics_oracle):
-            told = oracle.candidates_at(context) if hasattr(oracle, "candidates_at") else None
-            if told is None:
+            candidates = oracle.candidates_at(context) if hasattr(oracle, "candidates_at") else None
+            if candidates is None:
                 return None
-            asked.append(told)
+            asked.append(candidates)
         return asked[0], asked[1]
 
     def loss_candidates(self, version: Hashable) -> Array:

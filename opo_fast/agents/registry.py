@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from .._support.checks import instance
 from ..algorithm.parameters import PRACTICAL
 from ..errors import OpoError
-from ..model.names import Names
+from ..model.names import Names, suggestion
 from .bandits import FALCON, POCMAB, UCCB, RegCB, SquareCB
 from .base import check_layout
 from .baselines import BonusFreeOPO, EpsilonGreedy, Greedy, Optimum, Uniform
@@ -124,9 +123,7 @@ def info(name: str) -> AgentInfo:
     """The description of an agent."""
     instance(name, "agent", str, needed="the name of an agent")
     if name not in _BY_NAME:
-        close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise OpoError(f"agent is {name!r}{hint}: one of {', '.join(_BY_NAME)} is needed")
+        raise OpoError(f"agent is {name!r}{suggestion(name, _BY_NAME)}: one of {', '.join(_BY_NAME)} is needed")
     return _BY_NAME[name]
 
 
@@ -177,7 +174,7 @@ def make(
     for key in options:
         if key not in known:
             needed = f"one of {', '.join(known)} is needed" if known else "it has no options"
-            raise OpoError(f"{key} is not an option of agent {name!r}: {needed}")
+            raise OpoError(f"{key} is not an option of agent {name!r}{suggestion(key, known)}: {needed}")
     given = {"episodes": episodes, "seed": seed, "action_mask": getattr(env, "action_mask", None), **entry.practical}
     if entry.factory is OPO:
         # Self-tuning OPO rounds the number of episodes up to a power of two as it goes, so its runs can be extended.

@@ -74,7 +74,7 @@ class Chain:
         self.steps, self.planned = 0, 0
         self.measured, self.held = 0, len(contexts)
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self.steps = 0
         self.sum_q[:] = 0.0
         if self.hedge is not None:
@@ -111,7 +111,7 @@ class Chain:
                 if entry is None:
                     self.kept.add(key)
                     self.surprised = keep = True
-                    self._begin_anew()
+                    self._restart()
                     continue
             self._run(fits, bonus, None if entry is None else entry.counts, length, keep)
             if keep:

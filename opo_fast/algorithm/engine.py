@@ -58,7 +58,7 @@ class ModelSource(Protocol):
         """Total variation radius of each row in a version that cannot be listed, read-only float64 (self-tuning chains)."""
         ...
 
-    # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `whole`.
+    # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `packed_classes`.
 
 
 _ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
@@ -185,7 +185,7 @@ class ChainEngine:
             inner = Fields(one, fields.source, f"chains['chains'][{i}]")
             contexts = inner.listed("contexts")
             inner.check("contexts", 1 <= len(contexts) <= lanes, f"holds {len(contexts)} contexts: 1 to {lanes} are needed")
-            chains.append(self.apart(contexts))
+            chains.append(self.new_chain(contexts))
             chains[-1].restore(inner, history, n)
         held: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
         order = fields.listed("order")
@@ -207,12 +207,12 @@ class ChainEngine:
         """Number of contexts of a chain."""
         return LANES if self.packed else 1
 
-    def apart(self, contexts: Sequence[Any]) -> Chain:
+    def new_chain(self, contexts: Sequence[Any]) -> Chain:
         """A new chain of at most `together` contexts, which the engine does not keep."""
         return (PackedChain if self.packed else SingleChain)(self, list(contexts))
 
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> Chain:
-        chain = self.apart([context for _, context in members])
+        chain = self.new_chain([context for _, context in members])
         for lane, (key, _) in enumerate(members):
             self._chains[key] = (chain, lane)
         return chain

@@ -28,8 +28,8 @@ from ..model.scratch import Scratch, chunk_of
 from ..model.transitions import DENSE, Transitions
 from .chain import Chain
 from .history import Fits, History
+from .packed_classes import PackedClasses
 from .rules import Bonus
-from .whole import WholeClasses
 
 if TYPE_CHECKING:
     from .engine import ChainEngine
@@ -142,28 +142,28 @@ class PackedChain(Chain):
         self.w = aligned(max(engine.layer_rows) * self.lanes)
 
     @cached_property
-    def whole(self) -> WholeClasses | None:
+    def classes(self) -> PackedClasses | None:
         """The candidates at the contexts, if the oracles' finite classes can be evaluated at once; else None."""
-        return WholeClasses.of(self.engine, self.contexts)
+        return PackedClasses.of(self.engine, self.contexts)
 
     def _model(self, fit: Hashable) -> Array:
-        whole = self.whole
-        return super()._model(fit) if whole is None or not whole.has(fit) else np.asarray(whole.dynamics[fit])  # type: ignore[call-overload]
+        classes = self.classes
+        return super()._model(fit) if classes is None or not classes.has(fit) else np.asarray(classes.dynamics[fit])  # type: ignore[call-overload]
 
     def _losses(self, fit: Hashable) -> Array:
-        return super()._losses(fit) if self.whole is None else np.asarray(self.whole.losses[fit])  # type: ignore[call-overload]
+        return super()._losses(fit) if self.classes is None else np.asarray(self.classes.losses[fit])  # type: ignore[call-overload]
 
     def lower(self, version: Hashable) -> Array:
-        if self.whole is None:
+        if self.classes is None:
             return super().lower(version)
-        return self.whole.least(self.engine.source.loss_candidates(version))  # type: ignore[attr-defined]
+        return self.classes.least(self.engine.source.loss_candidates(version))  # type: ignore[attr-defined]
 
     def _models_bytes(self) -> int:
-        whole = vars(self).get("whole")
-        return 8 * self.lanes * self.engine.packed_size * len(self.models) if whole is None else whole.nbytes
+        classes = vars(self).get("classes")
+        return 8 * self.lanes * self.engine.packed_size * len(self.models) if classes is None else classes.nbytes
 
     def prepare(self, history: History, n: int) -> None:
-        if self.whole is None:
+        if self.classes is None:
             super().prepare(history, n)
 
     def _prepare(self, transitions: list[Transitions]) -> Array:
@@ -188,8 +188,8 @@ class PackedChain(Chain):
         )
 
     def table(self, models: list[Array], fits: tuple[Hashable, ...] = ()) -> Array:
-        if fits and self.whole is not None and all(map(self.whole.has, fits)):
-            return self.whole.table(fits)
+        if fits and self.classes is not None and all(map(self.classes.has, fits)):
+            return self.classes.table(fits)
         return np.array([_place(model) for model in models], np.int64).reshape(-1, 2)
 
     def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:

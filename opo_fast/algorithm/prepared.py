@@ -1,8 +1,8 @@
-"""Steps of packed chains with next to nothing around the calls of the kernel.
+"""Steps of packed chains with as little Python as possible around each kernel call.
 
-`Chain.advance` decides at every call what the coming steps need. From one episode to the next this is mostly the same: `PreparedSteps`
-keep the arguments of the kernel for as long as they hold, and say so where they no longer do. And it is the same for all packs
-that begin at new contexts under one history: a `SharedHistory` keeps what their steps need.
+`Chain.advance` works out at every call what the coming steps need. From one episode to the next, the answer rarely changes:
+`PreparedSteps` keeps the kernel's arguments for as long as they are valid, and reports when they no longer are. The answer is also
+the same for all packs that start at new contexts under one history, and `SharedHistory` keeps it for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..model.layout import aligned
 from .chain import Chain
 from .forms import NO_ROWS, PackedChain
 from .history import History
-from .whole import WholeClasses
+from .packed_classes import PackedClasses
 
 __all__ = ["PreparedSteps", "SharedHistory", "prepared_steps"]
 
@@ -32,10 +32,10 @@ class PreparedSteps:
     Parameters
     ----------
     chain : PackedChain
-        In which steps under these fits have been run.
+        One that has already run a step under the current fits.
     history : History
     run : int
-        The run of equal fits in `history` that the coming step lies in.
+        Index into ``history.runs``: the run of equal fits that contains the next step.
     """
 
     def __init__(self, chain: PackedChain, history: History, run: int) -> None:
@@ -48,7 +48,7 @@ class PreparedSteps:
         kernel, arguments = chain.call(fits, bonus, counts, 1, self.keep)
         self.kernel, self.arguments = kernel, list(arguments)
         self.lines, self.model = chain.policies.lines, chain.model(fits.dynamics)
-        # What steps change; stored policies are written beyond the current one alone.
+        # The arrays that steps overwrite. Stored policies are not among them: steps append to those.
         hedge = [] if chain.hedge is None else [chain.hedge.gap, chain.hedge.total]
         visits, line = [] if counts is None else [counts], [] if self.keep else [self.lines[0]]
         self._changing: list[Array] = [chain.sum_q, chain.v, *hedge, *visits, *line]
@@ -56,14 +56,14 @@ class PreparedSteps:
 
     @property
     def room(self) -> int:
-        """How many steps the arguments hold for; 0: `Chain.advance` is needed."""
+        """Number of steps for which the arguments are valid; if it is 0, `Chain.advance` has to run the next one."""
         chain, store, starts = self.chain, self.chain.policies, self.history.starts
         steps, entry = chain.steps, self.entry
         end = min(starts[self.run + 1] if self.run + 1 < len(starts) else sys.maxsize, self.end)
         line = steps - store.first
         if not self.begin <= steps < end or store.lines is not self.lines:
             return 0
-        # The policy of the last step is the only one that the visits miss, and it is of these fits.
+        # The visit sums must lack one policy only, the last step's, and that step must have had the current fits.
         if entry is not None and (chain.last is not entry.counts or entry.counted != steps - 1 or steps <= self.begin or line < 1):
             return 0
         if self.keep:
@@ -71,7 +71,7 @@ class PreparedSteps:
         return 0 if line else end - steps
 
     def advance(self, n: int) -> bool:
-        """Bring the chain to `n` steps, or leave it as it is and return False: `Chain.advance` is needed then."""
+        """Bring the chain to `n` steps. If the arguments are not valid for that, change nothing and return False."""
         chain, count = self.chain, n - self.chain.steps
         if not 0 < count <= self.room:
             return False
@@ -97,12 +97,12 @@ class PreparedSteps:
             self.entry.counted = n - 1
 
     def ahead(self, at: Array, lanes: Array) -> tuple[Array, Array, Array]:
-        """What the contexts of `lanes` have after `at` more steps each, for which there is `room`; `settle` or `undo` has to follow.
+        """Run up to `room` steps and record the state of the context in lanes[j] after at[j] of them. Call `settle` or `undo` next.
 
         Parameters
         ----------
         at, lanes : ndarray of int64, shape (m,)
-            `at` ascends.
+            `at` is in ascending order.
 
         Returns
         -------
@@ -110,7 +110,7 @@ class PreparedSteps:
         gaps : ndarray, shape (m, n_states)
             AdaHedge's Delta, where the rule has it.
         saturated : ndarray, shape (m,)
-            Share of the rows whose bonus was at its cap in the step before, for at > 0.
+            Share of the rows whose bonus was at its cap in the preceding step; meaningful where at > 0.
         """
         chain, engine = self.chain, self.chain.engine
         self._before = [array.copy() for array in self._changing]
@@ -124,17 +124,20 @@ class PreparedSteps:
         return policies, gaps, saturated / engine.n_rows
 
     def settle(self, count: int) -> None:
-        """Keep the `count` steps that `ahead` has done."""
+        """Keep the `count` steps that `ahead` has run."""
         self._came_to(self.chain.steps + count)
 
     def undo(self) -> None:
-        """Stand before the steps that `ahead` has done."""
+        """Go back to the state before `ahead`."""
         for array, before in zip(self._changing, self._before, strict=True):
             array[...] = before
 
 
 def prepared_steps(chain: Chain, history: History) -> PreparedSteps | None:
-    """The coming steps of a chain, or None: it is not packed, ran no step under its fits yet, or changes the kind of its steps."""
+    """The prepared next steps of a chain.
+
+    None if it is not packed, has run no step under the current fits, or is about to start or stop using bonuses.
+    """
     run = len(history.starts) - 1
     while run > 0 and history.starts[run] > chain.steps:
         run -= 1
@@ -148,24 +151,24 @@ def prepared_steps(chain: Chain, history: History) -> PreparedSteps | None:
 
 
 class _FitRuns(NamedTuple):
-    """Runs of steps under the same fits, as `packed_fit_runs` takes them."""
+    """All runs of equal fits, in the form that `packed_fit_runs` takes."""
 
     ends: Array
-    """The first step after each; there is none after the last."""
+    """The first step after each run; the last run has no end."""
     fits: Array
     members: Array
     listed: Array
     used: frozenset[Any]
-    """All dynamics that steps look at."""
+    """All dynamics that are fitted or plausible in one of the runs."""
 
 
 class SharedHistory:
-    """A history of fits with plausible sets, as long as bonuses make no difference: what its steps need, for all chains.
+    """The arguments of steps under one history of fits with plausible sets, shared by all chains while no bonus makes a difference.
 
     Parameters
     ----------
     source : ModelSource
-        Of finite classes; asked for each set once.
+        A source of finite classes. It is asked for each plausible set once.
     history : History
     """
 
@@ -174,26 +177,26 @@ class SharedHistory:
         self._known: _FitRuns | None = None
 
     def advance(self, chain: Chain, history: History, n: int) -> None:
-        """`Chain.advance`."""
-        whole = chain.whole if isinstance(chain, PackedChain) else None
+        """Do what `Chain.advance` does, for a chain without steps in one kernel call."""
+        classes = chain.classes if isinstance(chain, PackedChain) else None
         fresh = n > 0 and chain.steps == 0 and not (chain.surprised or chain.kept)
-        if whole is None or not fresh or history is not self.history or not self._run_all(chain, whole, n):
+        if classes is None or not fresh or history is not self.history or not self._run_all(chain, classes, n):
             chain.advance(history, n)
 
-    def _run_all(self, chain: Any, whole: WholeClasses, n: int) -> bool:
-        """Run the first `n` steps, or leave the chain as it is and return False."""
+    def _run_all(self, chain: Any, classes: PackedClasses, n: int) -> bool:
+        """Run the first `n` steps. If one of them needs a bonus or invalid dynamics, change nothing and return False."""
         engine, hedge = chain.engine, chain.hedge
         bonus = engine.rule.bonus(0)
         while bonus.end < n and not bonus.needed:
             bonus = engine.rule.bonus(bonus.end)
-        runs = self._fit_runs(len(whole.losses), len(whole.dynamics))
-        # Dynamics of later steps than these are few, and mostly the same.
-        if bonus.needed or not (whole.sound or all(map(whole.has, runs.used))):
+        runs = self._fit_runs(len(classes.losses), len(classes.dynamics))
+        # `used` may also contain dynamics of steps after these; they are few, and mostly the same ones.
+        if bonus.needed or not (classes.sound or all(map(classes.has, runs.used))):
             return False
         packed_fit_runs(
-            engine.packed_block, engine.layout.offsets, engine.rows, n, *runs[:4], whole.losses, whole.dynamics, whole.base,
+            engine.packed_block, engine.layout.offsets, engine.rows, n, *runs[:4], classes.losses, classes.dynamics, classes.base,
             bonus.beta_loss / 2, bonus.beta_dynamics / 2, engine.rule.weight, aligned(chain.width),
-            np.empty((len(whole.dynamics), 2), np.int64), np.empty(0, np.int64), chain.policies.lines, chain.sum_q, chain.v, hedge.gap,
+            np.empty((len(classes.dynamics), 2), np.int64), np.empty(0, np.int64), chain.policies.lines, chain.sum_q, chain.v, hedge.gap,
             hedge.total, hedge.log_actions, hedge.excess, NO_ROWS, chain.d, chain.w,
         )  # fmt: skip
         chain.steps = chain.policies.first = n
@@ -201,7 +204,7 @@ class SharedHistory:
         return True
 
     def _fit_runs(self, n: int, m: int) -> _FitRuns:
-        """All runs, of `n` losses and `m` dynamics."""
+        """The history's runs so far, over `n` candidate losses and `m` candidate dynamics."""
         history, source, known = self.history, self.source, self._known
         count = len(history.runs)
         if known is None or len(known.ends) < count:

@@ -101,7 +101,7 @@ def stacked_steps(agent: OPO, contexts: Sequence[Any], episodes: int | None = No
     engine = ChainEngine(agent.layout, agent.action_mask, agent.rule, agent, agent.engine.memory)
     for first in range(0, len(contexts), engine.together):
         group = contexts[first : first + engine.together]
-        chain, policies = engine.apart(group), np.empty((len(group), t, *agent.layout.shape))
+        chain, policies = engine.new_chain(group), np.empty((len(group), t, *agent.layout.shape))
         for k in range(t):
             chain.advance(agent.history, k)
             for lane in range(len(group)):

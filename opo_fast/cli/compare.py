@@ -74,11 +74,16 @@ def compare_agents(
     for label, (name, options) in chosen.items():
         used = ", ".join(f"{key} {setting(value)}" for key, value in {**registry.practical(name), **options}.items())
         stream.print(f"[dim]setting of {safe(label)}: {safe(used or ('self-tuning' if name == 'opo' else 'no settings'))}[/dim]")
+    stream.print(
+        "[dim]gap closed, at cap: in the last tenth of a run. growth T^b: growth of the regret. plans: backward inductions of a run. "
+        "ms: the agent's processor time per episode, compiling included.[/dim]"
+    )
     if found.interrupted:
         stream.print("Interrupted: the same command continues from here", style="yellow")
-    if plot and can_draw():
+    drawn = plot and can_draw()
+    if drawn:
         found.plot(folder / "regret.png", log=log)
-    stream.print(f"[dim]{safe(folder)}[/dim]")
+    typer.echo(f"Written to {printable(folder)}: the runs{' and regret.png' if drawn else ''}")
 
 
 def _agents(text: str | None, cmdp: Any, common: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -90,10 +95,10 @@ def _agents(text: str | None, cmdp: Any, common: dict[str, Any]) -> dict[str, tu
         known = registry.info(name).options
         options = {key: value for key, value in common.items() if key in known}
         for part in own:
-            key, equals, told = part.partition("=")
+            key, equals, value = part.partition("=")
             if not equals or not key:
                 raise OpoError(f"--agents has {label!r}: NAME:KEY=VALUE is needed, as in opo:bonus_scale=2e-6")
-            options[key.replace("-", "_")] = value_of(told)
+            options[key.replace("-", "_")] = value_of(value)
         chosen[label] = name, options
     return chosen
 

@@ -30,10 +30,10 @@ def list_envs(name: Annotated[str | None, typer.Argument(help="Show the options 
         return
     entry = envs.info(name)
     out.print(f"[bold]{safe(name)}[/bold]: {safe(envs.about(name))}", soft_wrap=True)
-    told = _parameters(inspect.getdoc(entry.factory) or "")
+    texts = _parameters(inspect.getdoc(entry.factory) or "")
     table = Table("option", "default", "what it is", box=None, pad_edge=False)
     for option, parameter in inspect.signature(entry.factory).parameters.items():
-        table.add_row(option, cell(setting(parameter.default)), cell(told.get(option, "")))
+        table.add_row(option, cell(setting(parameter.default)), cell(texts.get(option, "")))
     show_table(out, table)
 
 

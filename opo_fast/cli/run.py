@@ -14,6 +14,7 @@ from rich.table import Table
 
 from .. import __version__, agents
 from .._support.checks import as_integer
+from .._support.compiling import compiling
 from .._support.files import as_folder
 from .._support.interrupts import interrupts, shielded
 from .._support.text import count, figure, printable, share
@@ -97,11 +98,11 @@ FREE = ("ctx", "env", "episodes", "threads", "resume", "plot")
 
 
 def _resume(ctx: typer.Context, folder: pathlib.Path, plot: bool) -> None:
-    told = {name: value for name, value in ctx.params.items() if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
-    for name in told:
+    given = {name: value for name, value in ctx.params.items() if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    for name in given:
         if name not in FREE:
             raise OpoError(f"--{name.replace('_', '-')} is given with --resume: a run keeps the options with which it began; leave it out")
-    setup, simulation, used = load_run(folder, env=told.get("env"), episodes=told.get("episodes"))
+    setup, simulation, used = load_run(folder, env=given.get("env"), episodes=given.get("episodes"))
     if simulation.episode == simulation.episodes:
         raise OpoError(f"--resume: all {simulation.episodes} episodes of this run are finished; make it longer with -T")
     _play(setup, simulation, used, folder if folder.is_dir() else folder.parent, plot)
@@ -133,16 +134,17 @@ def _play(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pa
 def _finish(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: pathlib.Path, plot: bool) -> None:
     """Play the remaining episodes, and show and save the result."""
     out, cmdp = console(), simulation.cmdp
-    result = play_out(simulation, save=folder / RUN)
+    with compiling() as compiled:
+        result = play_out(simulation, save=folder / RUN)
     if not result.episodes:
         typer.echo("interrupted before the first episode was finished: nothing to save", err=True)
         raise typer.Exit(130)
-    told = {"agent": setup.agent, "environment": setup.environment, "horizon": setup.horizon, "set": setup.settings}
-    result.settings.update(told, version=__version__, options=used)
+    options = {"agent": setup.agent, "environment": setup.environment, "horizon": setup.horizon, "set": setup.settings}
+    found = {"rewards": _rewards(cmdp, result), "candidates": _candidates(simulation), "compile_seconds": sum(compiled)}
+    result.settings.update(options, version=__version__, options=used, **found)
     with shielded():
         result.save(folder / "result.npz")
     show_result(out, result)
-    _show_rewards(out, cmdp, result)
     written = ["result.npz", RUN, *(["regret.png"] if plot and _drawn(result, folder / "regret.png") else [])]
     typer.echo(f"Written to {printable(folder)}: {', '.join(written)}")
     if result.interrupted:
@@ -150,11 +152,18 @@ def _finish(setup: Setup, simulation: Simulation, used: dict[str, Any], folder: 
         raise typer.Exit(130)
 
 
-def _show_rewards(out: Console, cmdp: Any, result: SimulationResult) -> None:
-    if getattr(cmdp, "reward_map", None) is not None:
-        total = result.summary()[-1]
-        rewards = [f"{name} {number(float(cmdp.reward_value(getattr(total, name))))}" for name in ("learned", "uniform", "optimum")]
-        out.print(f"In the environment's own reward: {', '.join(rewards)}")
+def _rewards(cmdp: Any, result: SimulationResult) -> dict[str, float] | None:
+    """The values of the last line of the table in the environment's own reward; None if it has none."""
+    if getattr(cmdp, "reward_map", None) is None:
+        return None
+    total = result.summary()[-1]
+    return {name: float(cmdp.reward_value(getattr(total, name))) for name in ("learned", "uniform", "optimum")}
+
+
+def _candidates(simulation: Simulation) -> list[int | None]:
+    """The numbers of candidate losses and dynamics; None where a class is not finite."""
+    scores = [getattr(getattr(simulation.agent, f"{kind}_oracle", None), "scores", None) for kind in ("loss", "dynamics")]
+    return [None if array is None else int(array.size) for array in scores]
 
 
 def _drawn(result: SimulationResult, path: pathlib.Path) -> bool:
@@ -201,13 +210,21 @@ def show_result(out: Console, result: SimulationResult) -> None:
     table.add_section()
     table.add_row(*_cells(total), style="bold")
     show_table(out, table)
-    seconds = result.settings["seconds"]
-    out.print(f"{seconds:.1f} s, {figure(1e3 * seconds / max(1, result.episodes), '.2f')} ms an episode")
+    compiled = result.settings.get("compile_seconds", 0.0)
+    spent = max(0.0, result.settings["seconds"] - compiled)
+    first = f"{compiled:.1f} s of compiling, which later runs save, and " if compiled >= 0.05 else ""
+    out.print(f"{first}{spent:.1f} s of running: {figure(1e3 * spent / max(1, result.episodes), '.2f')} ms an episode")
     if result.episodes and not np.isnan(result.saturation).all():
         last = float(np.nanmean(result.saturation[-tail:]))
-        out.print(f"Bonuses at their cap: {share(result.saturation[0], '.0%')} in the first episode, {share(last)} in the last {tail:,}")
+        out.print(
+            f"Bonuses at their cap, where pairs were hardly visited: {share(result.saturation[0])} in the first episode, "
+            f"{share(last)} in the last {tail:,}"
+        )
     if result.episodes:
         _show_diagnostics(out, result, tail)
+    rewards = result.settings.get("rewards")
+    if rewards:
+        out.print(f"In the environment's own reward: {', '.join(f'{safe(name)} {number(value)}' for name, value in rewards.items())}")
     if result.interrupted:
         planned = result.settings["planned_episodes"]
         out.print(f"Interrupted: {result.episodes:,} of {planned:,} episodes were played", style="yellow")
@@ -218,10 +235,13 @@ def _show_diagnostics(out: Console, result: SimulationResult, tail: int) -> None
     last = {name: late[~np.isnan(late)] for name in DIAGNOSTICS for late in [getattr(result, name)[-tail:]]}
     means = {name: float(late.mean()) for name, late in last.items() if late.size}
     if "plausible_losses" in means:
-        left = figure(last["plausible_losses"][-1], ".4g"), figure(last["plausible_dynamics"][-1], ".4g")
-        out.print(f"Plausible at the end: {left[0]} losses, {left[1]} dynamics ('-': not countable)")
+        counted = zip(("losses", "dynamics"), result.settings.get("candidates") or (None, None), strict=True)
+        left = [_of(last[f"plausible_{kind}"][-1], kind, n) for kind, n in counted if last[f"plausible_{kind}"].size]
+        if left:
+            out.print(f"Still plausible at the end: {' and '.join(left)}")
     if "hedge_bound" in means:
-        out.print(f"Bound on the regret of the policy steps at a context (term iii): {figure(float(last['hedge_bound'].max()), '.4g')}")
+        bound = figure(float(last["hedge_bound"].max()), ".4g")
+        out.print(f"Bound on the regret of the policy steps at a context (term (iii) of the paper's proof): {bound}")
     if "truncated" in means and "plausible_losses" not in means:
         out.print(
             f"Estimates truncated at 0: {share(means['truncated'])} of the pairs, {share(means['truncated_played'])} of those played; "
@@ -230,6 +250,11 @@ def _show_diagnostics(out: Console, result: SimulationResult, tail: int) -> None
     word = advice(result, tail)
     if word:
         out.print(word, style="yellow")
+
+
+def _of(plausible: float, kind: str, candidates: int | None) -> str:
+    """How many candidates are plausible, such as "1 of 10 losses"."""
+    return f"{figure(plausible, '.4g')} {kind}" if candidates is None else f"{figure(plausible, '.4g')} of {candidates:,} {kind}"
 
 
 def advice(result: SimulationResult, tail: int) -> str:

@@ -82,7 +82,13 @@ def load_run(path: pathlib.Path, *, env: str | None, episodes: int | None = None
     episodes : int, optional
         A longer run than planned.
     """
+    if not path.exists():
+        raise OpoError(f"there is no folder {str(path)!r}: give the folder of a run, such as runs/icu-sepsis-opo-seed0")
     file = path / RUN if path.is_dir() else path
+    if path.name == "result.npz":
+        raise OpoError(
+            f"{str(path)!r} has the result of a run, but not what the agent learned: give the run's folder, {str(path.parent)!r}"
+        )
     state = read_run(file)
     with reading(file, WHAT):
         setup = Setup.of(Fields(state, WHAT).inner("about").value("setup"))
@@ -113,8 +119,8 @@ def context_of(run: Simulation, text: str | None) -> Any:
     if listed is None and text is not None:
         return _literal(text)
     labels = [label for _, label in known]
-    told = "missing" if text is None else f"{text!r}{suggestion(text, labels)}"
-    raise OpoError(f"--context is {told}: one of {some_of(labels) if labels else 'the contexts'} is needed")
+    given = "missing" if text is None else f"{text!r}{suggestion(text, labels)}"
+    raise OpoError(f"--context is {given}: one of {some_of(labels) if labels else 'the contexts'} is needed")
 
 
 def _label(env: Any, context: Any) -> str:

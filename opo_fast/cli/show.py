@@ -27,13 +27,19 @@ def show(
     """Show the table of a finished run again, and how the run was made."""
     result = SimulationResult.load(path / "result.npz" if os.path.isdir(path) else path)
     out = console()
-    told = result.settings
-    options = {**({} if told.get("horizon") is None else {"horizon": told["horizon"]}), **(told.get("options") or {})}
-    words = [f"{result.episodes:,} of {told['planned_episodes']:,} episodes", f"seed {told['seed']}", *map(str, told.get("set") or [])]
+    settings = result.settings
+    options = {**({} if settings.get("horizon") is None else {"horizon": settings["horizon"]}), **(settings.get("options") or {})}
+    words = [
+        f"{result.episodes:,} of {settings['planned_episodes']:,} episodes",
+        f"seed {settings['seed']}",
+        *map(str, settings.get("set") or []),
+    ]
     words += [f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items()]
-    if "version" in told:
-        words.append(f"opo_fast {told['version']}")
-    out.print(f"[bold]{safe(told['agent'])}[/bold] on [bold]{safe(told['environment'])}[/bold]: {safe(', '.join(words))}", soft_wrap=True)
+    if "version" in settings:
+        words.append(f"opo_fast {settings['version']}")
+    out.print(
+        f"[bold]{safe(settings['agent'])}[/bold] on [bold]{safe(settings['environment'])}[/bold]: {safe(', '.join(words))}", soft_wrap=True
+    )
     show_result(out, result)
     if plot is not None:
         result.plot(plot, log=log)

@@ -59,9 +59,9 @@ def _over(texts: list[str] | None) -> dict[str, Any] | None:
         return None
     over: dict[str, Any] = {}
     for text in texts:
-        key, equals, told = text.partition("=")
-        ends = told.split(":")
-        values = [value_of(part.strip()) for part in (ends if len(ends) == 2 else told.split(","))]
+        key, equals, given = text.partition("=")
+        ends = given.split(":")
+        values = [value_of(part.strip()) for part in (ends if len(ends) == 2 else given.split(","))]
         if not equals or not key or len(values) < 2:
             raise OpoError(f"--over is {text!r}: KEY=LOW:HIGH or KEY=A,B,C is needed, as in --over bonus_scale=1e-6:1e-2")
         over[key.replace("-", "_")] = tuple(values) if len(ends) == 2 else values

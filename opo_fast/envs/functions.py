@@ -194,11 +194,11 @@ class _Tree:
         """The indices of the allowed actions."""
         if self._allowed is None:
             return list(range(len(self.actions)))
-        told = as_items(self._allowed(stage, state), f"allowed({stage}, {state!r})", "actions", some=True)
-        for action in told:
+        given = as_items(self._allowed(stage, state), f"allowed({stage}, {state!r})", "actions", some=True)
+        for action in given:
             if not is_hashable(action) or action not in self._numbers:
                 raise OpoError(f"allowed({stage}, {state!r}) has {shown(action)}: one of {self.actions} is needed")
-        return sorted({self._numbers[action] for action in told})
+        return sorted({self._numbers[action] for action in given})
 
     def _row(self, function: Step, context: Any, stage: int, state: Any, action: Any) -> dict[Hashable, float]:
         place = f"transitions({context!r}, {stage}, {state!r}, {action!r})"

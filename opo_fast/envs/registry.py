@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import os
@@ -18,6 +17,7 @@ from .._support.progress import bar
 from .._support.state import peek
 from ..errors import OpoError
 from ..model.layered import LayeredMDP
+from ..model.names import suggestion
 from ..model.operations import evaluate, solve
 from . import bandits, families, gathering, generators, icu_variants, large, lower_bounds
 from .environment import Environment, PerContext
@@ -234,10 +234,10 @@ def info(name: str) -> EnvironmentInfo:
     instance(name, "name", str, needed="the name of an environment")
     entry = _BY_NAME.get(name)
     if entry is None:
-        close = difflib.get_close_matches(str(name), _BY_NAME, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
         file = " and no such file" if "/" in name or "." in name else ""
-        raise OpoError(f"there is no environment {name!r}{file}{hint}: {', '.join(_BY_NAME)}, or the path of a file, is needed")
+        raise OpoError(
+            f"there is no environment {name!r}{file}{suggestion(name, _BY_NAME)}: {', '.join(_BY_NAME)}, or the path of a file, is needed"
+        )
     return entry
 
 
@@ -279,7 +279,7 @@ def make(name: str, **options: Any) -> Environment:
         factory, known = entry.factory, entry.options
     for option in options:
         if option not in known:
-            raise OpoError(f"{name} has no option {option!r}: one of {', '.join(known)} is needed")
+            raise OpoError(f"{name} has no option {option!r}{suggestion(option, known)}: one of {', '.join(known)} is needed")
     try:
         return factory(**options)
     except TypeError as error:

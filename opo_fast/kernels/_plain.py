@@ -95,9 +95,15 @@ def vswap4(v):
     return v[[4, 5, 6, 7, 0, 1, 2, 3]]
 
 
+def _gathered(v, v0, indices):
+    positions = int(v0) + indices.astype(np.int64)
+    assert positions.min() >= 0
+    return v[positions]
+
+
 def vgather(v, v0, indices, p):
     assert 0 <= p <= indices.size - LANES
-    return v[int(v0) + indices[p : p + LANES].astype(np.int64)]
+    return _gathered(v, v0, indices[p : p + LANES])
 
 
 def qset(x):
@@ -118,7 +124,7 @@ def qask(v, v0, indices, p):
 
 def qdot(data, indices, p, v, v0, sums):
     assert 0 <= p <= data.size - 4
-    return data[p : p + 4].astype(np.float64) * v[int(v0) + indices[p : p + 4].astype(np.int64)] + sums
+    return data[p : p + 4].astype(np.float64) * _gathered(v, v0, indices[p : p + 4]) + sums
 
 
 vadd, vsub, vmul, vdiv, vmax, vmin = np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum

@@ -28,7 +28,7 @@ __all__ = ["GATE", "JOINED", "KEEP", "PATIENCE", "STOP", "entrance", "barrier", 
 
 # Each word on which threads wait has its own cache line; the word after it counts the sleeping threads.
 _TURN, _COUNT, _JOB, _GO, _DONE = 0, 8, 16, 24, 32
-_DOOR, _WANTED, _CODE, _FRAME, _TOLD = 40, 41, 42, 43, 44
+_DOOR, _WANTED, _CODE, _FRAME, _REPORTED = 40, 41, 42, 43, 44
 STOP, PATIENCE, JOINED = 48, 49, 50
 """Words of `gate`: if not 0, workers end; nanoseconds that workers have to join a call; number of threads of the last call."""
 GATE = 64
@@ -143,7 +143,7 @@ if COMPILED:
         return types.void(array, types.int64, types.int64), generate
 
     @intrinsic
-    def _told(typingctx: Any, x: Any) -> Any:
+    def _as_report(typingctx: Any, x: Any) -> Any:
         """1 if the result of a kernel is true, else 0; None counts as false."""
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -249,7 +249,7 @@ def _call_in(gate, n, code, frame):
     """Let up to `n - 1` workers join for `gate[PATIENCE]` nanoseconds; returns the number of threads, including this one."""
     _swap(gate, _GO, 0)
     _swap(gate, _DONE, 0)
-    _swap(gate, _TOLD, 0)
+    _swap(gate, _REPORTED, 0)
     _swap(gate, _WANTED, n - 1)
     _swap(gate, _CODE, code)
     _swap(gate, _FRAME, frame)
@@ -284,11 +284,11 @@ def _enter(gate, me, n):
 
 
 @brief
-def _leave(gate, me, n, told):
+def _leave(gate, me, n, reported):
     """Thread 0 waits until the others have left, since its arguments are in use until then. Returns the sum of all threads' results."""
     if n > 1:
         if me > 0:
-            _add(gate, _TOLD, told)
+            _add(gate, _REPORTED, reported)
             # From here on, nothing of this call may be accessed.
             if _add(gate, _DONE, 1) == n - 2 and _get(gate, _DONE + 1) > 0:
                 _wake(gate, _DONE, 1)
@@ -297,8 +297,8 @@ def _leave(gate, me, n, told):
             while done < n - 1:
                 _wait(gate, _DONE, done, SPIN)
                 done = _get(gate, _DONE)
-            told += _get(gate, _TOLD)
-    return told
+            reported += _get(gate, _REPORTED)
+    return reported
 
 
 @kernel
@@ -342,9 +342,9 @@ def entrance(function: Any) -> Any:
     source = (
         f"def {name}(me, n, gate, {', '.join(others)}):\n"
         f"    n = _enter(gate, me, n)\n"
-        f"    return _leave(gate, me, n, _told(_part({', '.join(names)})))\n"
+        f"    return _leave(gate, me, n, _as_report(_part({', '.join(names)})))\n"
     )
     # Compiled under the file name of the kernel, so that both are cached together.
-    scope = {"__name__": part.__module__, "_enter": _enter, "_leave": _leave, "_told": _told, "_part": inlined(part)}
+    scope = {"__name__": part.__module__, "_enter": _enter, "_leave": _leave, "_as_report": _as_report, "_part": inlined(part)}
     exec(compile(source, inspect.getfile(part), "exec"), scope)
     return kernel(scope[name])

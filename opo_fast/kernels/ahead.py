@@ -1,7 +1,7 @@
-"""Steps of a pack whose policies are asked for on the way, each context's at a step of its own; and steps under many fits.
+"""Steps of a pack that record the policies of single contexts on the way, and steps under a sequence of fits.
 
-`steps` are the arguments of `packed_steps` or of `packed_self_tuning_steps`, whose fourth and fifth are the number of steps and the
-line of the first one's policy. Line j of the results belongs to context lanes[j] after at[j] steps; `at` ascends.
+`steps` is the tuple of arguments of `packed_steps` or `packed_self_tuning_steps`; its fourth and fifth entries are the number of steps
+and the line of the first step's policy. Line j of the results is the state of context lanes[j] after at[j] steps. `at` is ascending.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["packed_ahead", "packed_fit_runs", "packed_self_tuning_ahead"]
 
 @kernel
 def packed_ahead(steps, at, lanes, policies, saturated):
-    """Steps of `packed_steps`; `saturated` is the number of rows whose bonus was at its cap in the step before."""
+    """Record results of `packed_steps`; `saturated` receives the number of rows whose bonus was at its cap in the preceding step."""
     (
         block, layers, rows, _, k, greedy, count_actions, data, losses, visits, store, sum_q, v, d, w, half_loss, half_dynamics, weight,
         eta,
@@ -36,7 +36,7 @@ def packed_ahead(steps, at, lanes, policies, saturated):
 
 @kernel
 def packed_self_tuning_ahead(steps, at, lanes, policies, gaps, saturated):
-    """Steps of `packed_self_tuning_steps`; `gaps` are Delta of each state, and `saturated` is filled where there are visits."""
+    """Record results of `packed_self_tuning_steps`; `gaps` receives each state's Delta. Without bonuses, `saturated` is not written."""
     (
         block, layers, rows, _, k, keep, with_bonus, data, losses, visits, half_loss, half_dynamics, weight, lower, table, radius, order,
         store, regret, v, gap, total, log_actions, moved, last_q, d, w,
@@ -63,11 +63,11 @@ def packed_fit_runs(
     block, layers, rows, n, ends, fits, members, listed, losses, dynamics, base, half_loss, half_dynamics, weight, lower, table, order,
     store, regret, v, gap, total, log_actions, moved, none, d, w,
 ):  # fmt: skip
-    """The first `n` steps of `packed_self_tuning_steps` under one fit after another, no bonus making a difference.
+    """Run the first `n` steps of `packed_self_tuning_steps` under a sequence of fits, without bonuses.
 
-    Steps before ends[r] that come after those of r - 1 stand under the loss fits[r, 0] and the dynamics fits[r, 1], with the plausible
-    losses members[r] and dynamics listed[r], a flag for each candidate. `losses` and `dynamics` have a line for each candidate, the
-    dynamics from address `base` on; `lower`, `table` and `order` are filled.
+    Steps ends[r - 1] to ends[r] - 1 use the loss fits[r, 0] and the dynamics fits[r, 1]; members[r] and listed[r] flag the plausible
+    losses and dynamics among the candidates. `losses` and `dynamics` have one line per candidate, and `base` is the address of
+    `dynamics`. `lower`, `table` and `order` are work space.
     """
     begin = 0
     for r in range(ends.size):

@@ -140,7 +140,8 @@ class _Checker:
         else:
             self.repeated[first] = self.repeated.get(first, 0) + 1
 
-    def told(self, fault: str) -> str:
+    def line(self, fault: str) -> str:
+        """A fault as a line of the report."""
         more = self.repeated.get(fault, 0)
         return f"- {fault}" + (f", and {more} more like it" if more else "")
 
@@ -178,7 +179,7 @@ class _Checker:
         else:
             self.passed.append("save and load: not offered (no state() and restore(state)), so agents with this oracle cannot be saved")
         if self.faults:
-            raise OpoError("the oracle violates the protocol:\n" + "\n".join(map(self.told, self.faults)))
+            raise OpoError("the oracle violates the protocol:\n" + "\n".join(map(self.line, self.faults)))
         return self.passed
 
     def one_at_a_time(self, data: Sequence[Trajectory]) -> Any:

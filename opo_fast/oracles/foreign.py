@@ -55,9 +55,9 @@ def foreign_settings(oracle: Any) -> dict[str, Any] | None:
     if not callable(getattr(oracle, "settings", None)):
         plain = {str(name): _plain(value) for name, value in getattr(oracle, "__dict__", {}).items()}
         return {**found, **{name: value for name, value in plain.items() if value is not None}}
-    told, place = oracle.settings(), f"settings() of the {type(oracle).__name__}"
-    instance(told, place, Mapping, needed="a dict of numbers, strings, booleans or arrays")
-    for name, value in told.items():
+    given, place = oracle.settings(), f"settings() of the {type(oracle).__name__}"
+    instance(given, place, Mapping, needed="a dict of numbers, strings, booleans or arrays")
+    for name, value in given.items():
         found[str(name)] = _plain(value)
         if found[str(name)] is None:
             raise OpoError(f"{place} has {name!r}: {shown(value)}; numbers, strings, booleans or arrays are needed")

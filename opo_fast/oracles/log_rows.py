@@ -299,11 +299,11 @@ def _losses(rows: Grouped, read: Array, stays: _Absorbing, seen: Array) -> Array
     numbers = rows.numbers(name, values, given)
     low, high = columns.range
     rows.refuse(given & ~((numbers >= low) & (numbers <= high)), name, lambda row: f"{float(numbers[row])!r}: a {columns.kind} is needed")
-    told = np.array([np.nan if inside else stays.losses[_plain(state)] for state, inside in zip(seen, read, strict=True)])
+    stated = np.array([np.nan if inside else stays.losses[_plain(state)] for state, inside in zip(seen, read, strict=True)])
     rows.refuse(
-        given & ~read & (numbers != told),
+        given & ~read & (numbers != stated),
         name,
-        lambda row: f"{float(numbers[row])!r} in state {_plain(seen[row])!r}: {told[row]:g}, as absorbing says, is needed",
+        lambda row: f"{float(numbers[row])!r} in state {_plain(seen[row])!r}: {stated[row]:g}, as absorbing says, is needed",
     )
     return numbers if columns.reward is None else np.asarray((high - numbers) / ((high - low) or 1.0))
 

@@ -1,4 +1,4 @@
-"""What the candidates of a finite class say at several contexts, in one array."""
+"""The candidates of a finite class at several contexts, in one array."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ Array = npt.NDArray[Any]
 
 
 def losses_at(oracle: FiniteLossOracle, contexts: Sequence[Any]) -> Array:
-    """What `FiniteLossOracle.candidates_at` gives at each of k contexts, shape (k, n, n_states, A); asked of the class once."""
+    """`FiniteLossOracle.candidates_at` for k contexts, shape (k, n, n_states, A). The class is asked about each new context once."""
     if oracle.function_class.together is None:
         return np.array([oracle.candidates_at(context) for context in contexts])
-    told = np.empty((len(contexts), oracle.scores.size, *oracle.layout.shape))
+    answers = np.empty((len(contexts), oracle.scores.size, *oracle.layout.shape))
     new = []
     for i, context in enumerate(contexts):
         key = context_key(context)
         known = oracle._answers.get(key)
         if known is None:
             new.append((i, key))
-            told[i] = oracle.together_at(context)
+            answers[i] = oracle.together_at(context)
         else:
-            told[i] = known
-    if check_unit(told.reshape(-1), np.empty(1, np.int64)):
+            answers[i] = known
+    if check_unit(answers.reshape(-1), np.empty(1, np.int64)):
         for i, _ in new:
-            oracle.check_stack(told[i], contexts[i])
-    frozen(told)
+            oracle.check_stack(answers[i], contexts[i])
+    frozen(answers)
     for i, key in new:
-        oracle._answers.put(key, told[i], told[i].nbytes)
-    return told
+        oracle._answers.put(key, answers[i], answers[i].nbytes)
+    return answers
 
 
 def dynamics_at(oracle: FiniteDynamicsOracle, contexts: Sequence[Any]) -> Array | None:
-    """All candidates at each of k contexts, shape (k, m, transitions), rows in their order; None where one of them is not dense."""
+    """All candidate dynamics at k contexts, shape (k, m, transitions), rows in their order; None if one of them is not dense."""
     block, m = oracle.layout.dense_block, oracle.scores.size
-    told = np.empty((len(contexts), m, int(block[-1])))
-    if oracle.function_class.together is None or told[0].nbytes > LINES_BYTES or not told.size:
-        listed = all(_list(told[i], oracle._answer(context), block) for i, context in enumerate(contexts))
-        return told if listed else None
+    answers = np.empty((len(contexts), m, int(block[-1])))
+    if oracle.function_class.together is None or answers[0].nbytes > LINES_BYTES or not answers.size:
+        listed = all(_list(answers[i], oracle._answer(context), block) for i, context in enumerate(contexts))
+        return answers if listed else None
     new, ends = [], block.tolist()
     for i, context in enumerate(contexts):
         key = context_key(context)
@@ -56,17 +56,17 @@ def dynamics_at(oracle: FiniteDynamicsOracle, contexts: Sequence[Any]) -> Array 
         if known is None:
             new.append((i, key))
             for h, stack in enumerate(oracle.together_at(context)):
-                told[i, :, ends[h] : ends[h + 1]] = stack.reshape(m, -1)
+                answers[i, :, ends[h] : ends[h + 1]] = stack.reshape(m, -1)
         else:
-            told[i] = known.lines
-    frozen(told)
+            answers[i] = known.lines
+    frozen(answers)
     for i, key in new:
-        oracle._answers.put(key, *oracle.in_lines(told[i]))
-    return told
+        oracle._answers.put(key, *oracle.in_lines(answers[i]))
+    return answers
 
 
 def _list(lines: Array, answer: Any, block: Array) -> bool:
-    """Fill `lines` with an answer, or return False where a candidate is not dense."""
+    """Write an answer into `lines`; False if a candidate is not dense."""
     if answer.lines is not None:
         lines[...] = answer.lines
         return True

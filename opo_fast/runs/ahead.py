@@ -1,4 +1,4 @@
-"""The chains of one agent in a block of episodes: brought to its first step, and from there to the step of each episode."""
+"""The policy chains of one agent in a block of episodes: advanced to the first episode's step, then on to the step of each episode."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["ChainsAhead", "Place"]
 Array = npt.NDArray[Any]
 
 KEPT = 8
-"""Chains whose coming steps are kept ready."""
+"""Number of chains whose next steps stay prepared from one block to the next."""
 
 
 class Place(NamedTuple):
-    """The chain of a context before a block, its lane, and its coming steps where they are of one kind."""
+    """Where a context of a block is computed: its chain, its lane in it, and the chain's next steps if they could be prepared."""
 
     chain: Chain
     lane: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class ChainsAhead:
-    """The chains of an agent over finite classes, packed.
+    """The packed chains of an agent over finite classes.
 
     Parameters
     ----------
@@ -42,20 +42,21 @@ class ChainsAhead:
         self._taken: list[tuple[PreparedSteps, int]] = []
 
     def places(self, contexts: Sequence[Any], keys: Sequence[Hashable], first: int, most: int) -> list[Place]:
-        """Bring the chains of coming contexts to the step of the first, and say where they are.
+        """Advance the chains of the next contexts to the step of the first of them, and return where each context is computed.
 
         Parameters
         ----------
         contexts, keys : sequence
-            Of the coming episodes.
+            The contexts of the next episodes, and their hashable keys.
         first : int
-            Contexts of this look ahead that were played already.
+            Number of contexts of the current look-ahead that have been played.
         most : int
+            Maximum number of places.
 
         Returns
         -------
         list of Place
-            At least one and at most `most`: as far as the chains can go on to the step of each episode if no fit changes.
+            At least one. It ends before the first context whose chain could not advance to its episode's step without a change of fits.
         """
         agent, found = self.agent, list[Place]()
         known: dict[int, PreparedSteps | None] = {}
@@ -71,7 +72,7 @@ class ChainsAhead:
             except Exception:
                 if j == 0:
                     raise
-                # The episode of that context raises it.
+                # The error belongs to a later episode, which raises it when it is played.
                 break
             if j > (0 if place.ready is None else place.ready.room):
                 break
@@ -79,7 +80,7 @@ class ChainsAhead:
         return found
 
     def _place(self, context: Any, key: Hashable, known: dict[int, PreparedSteps | None]) -> Place:
-        """The place of one context; `known` are the chains that were brought to their step already."""
+        """The place of one context; `known` has the prepared steps of the chains that have been advanced for this block."""
         agent = self.agent
         n, held = agent.steps, agent.engine.held(key)
         if held is not None:
@@ -99,7 +100,7 @@ class ChainsAhead:
         return Place(chain, lane, ready)
 
     def take(self, places: Sequence[Place], policies: Array, gaps: Array, saturation: Array) -> None:
-        """Go on to the step of each episode, and take what it needs; `settle` has to follow.
+        """Advance to the step of each episode and write down its policy and diagnostics. Call `settle` next.
 
         Parameters
         ----------
@@ -114,7 +115,7 @@ class ChainsAhead:
             groups.setdefault(id(place.chain), []).append(j)
         for which in groups.values():
             chain, lane, ready = places[which[0]]
-            # The bonus of the step before may have been another one.
+            # The preceding step may have had another bonus than the prepared ones.
             first = chain.saturation(lane) if which[0] == 0 else 0.0
             if ready is None:
                 policies[0] = chain.policy(lane)
@@ -127,7 +128,7 @@ class ChainsAhead:
                 saturation[0] = first
 
     def settle(self, *, keep: bool) -> None:
-        """Keep the steps that chains have gone on, or take them back."""
+        """Keep the steps of `take`, or undo them."""
         for ready, steps in self._taken:
             if keep:
                 ready.settle(steps)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..errors import OpoError
 
-__all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "check_numbered", "check_values", "looks_at"]
+__all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "INTEGERS", "check_numbered", "check_values", "looks_at"]
 
 Array = npt.NDArray[Any]
 
@@ -18,7 +18,7 @@ DIAGNOSTICS = ("truncated", "truncated_played", "vacuous_bonuses", "plausible_lo
 ERRORS = ("held_out_squared_error", "held_out_log_loss", "true_squared_error", "true_log_loss")
 VALUES = ("value", "optimal_value", "uniform_value")
 COLUMNS = (*VALUES, "observed_loss", "saturation", *DIAGNOSTICS, *ERRORS, "context_index", "loss_fit", "dynamics_fit")
-WHOLE = ("context_index", "loss_fit", "dynamics_fit")
+INTEGERS = ("context_index", "loss_fit", "dynamics_fit")
 SHARES = ("saturation", "truncated", "truncated_played", "vacuous_bonuses")
 SLACK = 1e-6
 """Tolerance per squared number of layers: rows of float32 probabilities may differ from 1 by that much."""
@@ -46,7 +46,7 @@ def check_values(columns: Mapping[str, Array], layers: int | None, exact: bool) 
     slack = SLACK * (1 if layers is None else layers**2)
     for name in COLUMNS:
         column = columns[name]
-        if name in WHOLE:
+        if name in INTEGERS:
             _refuse(name, column, column < (0 if name == "context_index" else -1), "a number of a context or a fit is needed")
             continue
         top = most if name in (*VALUES, "observed_loss") else 1.0 if name in SHARES else np.inf

@@ -48,7 +48,7 @@ BLOCK_TRANSITIONS = 1 << 14
 
 
 def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
-    """A `Lockstep` of the runs; None if they differ in more than their seeds, or if blocks would save nothing."""
+    """A `Lockstep` for these runs; None if they differ in more than their seeds, or if blocks would save no time."""
     first = runs[0].agent
     settings = None
     for run in runs:
@@ -149,7 +149,7 @@ class Lockstep:
             run.passed(count, took / len(self.runs))
 
     def _look(self) -> None:
-        """Take over what the runs have done on their own."""
+        """Read the state of oracles and agents after episodes that the runs played by themselves."""
         for oracles in (self.losses, self.dynamics):
             oracles.look()
         self._before, self._now = self._state(), self._state()
@@ -169,7 +169,7 @@ class Lockstep:
     # -- a block -----------------------------------------------------------------------------------------------------------
 
     def _step(self) -> int:
-        """Play the coming block; the number of its episodes, 0 where nothing was played and nothing has changed that could be seen."""
+        """Play the next block and return its number of episodes; 0 means that nothing was played and nothing visible has changed."""
         if self.agents[0].steps == 0:
             return 0
         if not self._look_ahead():
@@ -187,7 +187,7 @@ class Lockstep:
         return count
 
     def _size(self) -> int:
-        """Episodes that can be a block at most; 0 where an agent has something to say of its own after the coming one."""
+        """Maximum number of episodes of the next block; 0 if an agent may emit a warning after the next episode."""
         agent = self.agents[0]
         size = min([self._most, *(len(run._ahead) for run in self.runs)])
         speaks = [agent.planned]
@@ -199,7 +199,7 @@ class Lockstep:
         return size if self._sampler is None and self._joint is None else min(size, 1)
 
     def _look_ahead(self) -> bool:
-        """Draw the coming contexts where none are left, as `Simulation._coming` does, and take them in with their models."""
+        """Draw contexts for runs that have none left, as `Simulation._coming` does, and enter them and their models into the tables."""
         for i, run in enumerate(self.runs):
             if not run._ahead:
                 count = min(max(run.agent.lookahead, self._window), run.episodes - run.episode)
@@ -222,13 +222,13 @@ class Lockstep:
         return self.tables.find(contexts, [key for i in missing for key in self._ahead[i][1]], mdps, needed)
 
     def _ask(self, run: Simulation) -> bool:
-        """Ask for the models of the contexts ahead; whether all are ordinary."""
+        """Ask for the models of the contexts ahead; False unless all of them are unmasked float64 models of the layout."""
         run._models = []
         for context in run._ahead:
             try:
                 run._models.append(self.cmdp.mdp(context))
             except Exception as error:
-                # The episode that plays this context raises it.
+                # The episode of this context raises it when it is played.
                 run._models.append(error)
                 return False
         return all(
@@ -240,7 +240,7 @@ class Lockstep:
         )
 
     def _block(self, size: int) -> _Block:
-        """The coming block, of at most `size` episodes, its chains at the step of the first."""
+        """Prepare the next block of at most `size` episodes: its chains are at the step of the first episode."""
         run, n = self.runs[0], len(self.runs)
         places, ahead = [], list[list[Hashable]]()
         for one, chains, (_, keys) in zip(self.runs, self._chains, self._ahead, strict=True):
@@ -249,7 +249,7 @@ class Lockstep:
             places.append(chains.places(one._ahead, ahead[-1], first, size))
             size = len(places[-1])
         if any(place.chain.last is not None for some in places for place in some):
-            # All pairs are looked at before the chains go on.
+            # Diagnostics over all pairs are only known before the chains advance, so such an episode has to be the first of a block.
             size = min([size, *(j for j in range(1, size) if looks_at(run.first + run.episode + j))])
         return _Block(
             run.episode,
@@ -266,7 +266,7 @@ class Lockstep:
     # -- the episodes of a block -------------------------------------------------------------------------------------------
 
     def _play_block(self, block: _Block) -> int:
-        """Play a block, and let the agents learn from its episodes up to the first that changes a fit; see `_step`."""
+        """Play a block, and let the agents learn from its episodes up to the first that changes a fit; returns as `_step` does."""
         tables, every = self.tables, np.arange(len(self.runs))
         looked = self._look_at(block)
         for i, chains in enumerate(self._chains):
@@ -279,7 +279,7 @@ class Lockstep:
         states, chosen, means, along, losses = self._play(block, table)
         lines = block.lines.reshape(-1)
         square = tables.losses[lines[:, None], :, chosen]
-        # As the oracles add: over the steps of an episode one after the other, and over its transitions in a row.
+        # In the order in which the oracles add: step by step over an episode's losses, NumPy's sum over its transitions.
         loss_gains = np.square(square - losses[:, :, None]).sum(axis=1)
         cells = self._base + chosen[:, :-1] * self._n_next + states[:, 1:-1]
         with np.errstate(divide="ignore"):
@@ -314,7 +314,7 @@ class Lockstep:
         return count
 
     def _write(self, t: int, count: int, found: dict[str, Array], before: Array) -> None:
-        """Fill the columns of the episodes t, ..., t + count - 1, of which the last alone can have changed the fits from `before`."""
+        """Fill the columns of episodes t, ..., t + count - 1. Only the last of them may have changed the fits from `before`."""
         for name, column in found.items():
             self.columns[name][:, t : t + count] = column
         for name, fit, after in zip(("loss_fit", "dynamics_fit"), before, self._now[0], strict=False):
@@ -325,13 +325,13 @@ class Lockstep:
             numbers[i, t : t + count] = [run._number(context) for context in run._ahead[:count]]
 
     def _look_at(self, block: _Block) -> Array | None:
-        """The diagnostics of all pairs, (B, 6), before the chains go on from the first episode; None where none are due."""
+        """Diagnostics over all pairs at the first episode, (B, 6), taken before the chains advance; None if none are due."""
         if not looks_at(self.runs[0].first + block.first) or all(some[0].chain.last is None for some in block.places):
             return None
         return np.array([agent.diagnostics(some[0], full=True) for agent, some in zip(self.agents, block.contexts, strict=True)])
 
     def _diagnostics(self, block: _Block, looked: Array | None) -> dict[str, Array]:
-        """The columns of `Simulation.step` that the agents' ``diagnostics`` give, (B, k) each."""
+        """The columns that `Simulation.step` takes from the agents' ``diagnostics``, each of shape (B, k)."""
         shape = block.lines.shape
         columns: dict[str, Array] = {}
         if self.agents[0].rule.hedged:
@@ -339,7 +339,7 @@ class Lockstep:
         if self.plausible:
             counts = np.repeat(self._now[1][:, :, None], block.size, axis=2)
             if not self.agents[0].rule.newest:
-                # OPO's last step stands under the fits from before the newest episode.
+                # OPO's last step used the fits from before the newest episode.
                 counts[:, :, 0] = self._before[1]
             columns.update(truncated=np.zeros(shape), truncated_played=np.zeros(shape), plausible_losses=counts[0])
             vacuous = [[1.0 if place.chain.last is None else np.nan for place in some] for some in block.places]
@@ -369,7 +369,7 @@ class Lockstep:
         return states, chosen, means, along, losses
 
     def _learn(self, block: _Block, loss_gains: Array, gains: Array) -> int:
-        """Let the agents learn from the episodes, as their ``observe`` does, up to the first that changes something; their number."""
+        """Let the agents learn as their ``observe`` does, up to the first episode that changes a fit; returns the number of episodes."""
         both = (self.losses, loss_gains), (self.dynamics, gains)
         (loss_scores, changed), (scores, also) = (oracles.coming(gained) for oracles, gained in both)
         if np.isneginf(scores).all(axis=2).any():

@@ -141,7 +141,7 @@ def _side_by_side(runs: list[Simulation], progress: bool | None, folder: Any) ->
                         saver.save()
         except KeyboardInterrupt:
             for saver in savers:
-                saver.told()
+                saver.warn_of_loss()
             return [run.result(interrupted=run.episode < total) for run in runs]
         if together is not None or interrupted():
             for saver in savers:

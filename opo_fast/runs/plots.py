@@ -221,8 +221,10 @@ def _legend(label: str, run: SimulationResult) -> str:
     """A label with the settings of its run."""
     options = run.settings.get("options") or {}
     # Labels such as opo:bonus_scale=1e-5 already contain a setting.
-    told = [f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items() if key != "backend" and f"{key}=" not in label]
-    return plain(f"{label} ({', '.join(told)})" if told else label)
+    settings = [
+        f"{key.replace('_', ' ')} {setting(value)}" for key, value in options.items() if key != "backend" and f"{key}=" not in label
+    ]
+    return plain(f"{label} ({', '.join(settings)})" if settings else label)
 
 
 def _seeds(results: Mapping[str, Sequence[SimulationResult]]) -> str:

@@ -180,14 +180,14 @@ class PolicyTable:
         layout = self.mdp.layout
         stages = np.searchsorted(layout.offsets, self.states, side="right")
         order = self.states[np.lexsort((self.states, -self.reached[self.states], stages))][:most].tolist()
-        rows, told = [], set()
+        rows, kinds = [], set()
         for s in order:
             r, kind = self._row(s, self._likeliest(s)), self._kind(s)
-            told.add(kind)
+            kinds.add(kind)
             reached, probability, q, value = (figure(x, ".3f") for x in (r.reached, r.probability, r.q, r.value))
             action, chance = ("-", "-") if kind == "drawn" else (printable(r.action_name), kind or probability)
             rows.append([str(r.stage), printable(r.state_name), reached, action, chance, q, value])
-        notes = [note for kind, note in (("drawn", DRAWN), ("only", ONLY)) if kind in told]
+        notes = [note for kind, note in (("drawn", DRAWN), ("only", ONLY)) if kind in kinds]
         return ShownTable(self.title, ["stage", "state", "reached", "action", "prob.", "Q", "V"], rows, len(self.states) - len(rows), notes)
 
     def __str__(self) -> str:
@@ -303,8 +303,8 @@ def _known(agent: Any, env: Any) -> Names:
     mine = Names.of(agent)
     if env is None:
         return mine
-    told = Names.of(env)
-    if (told.states or mine.states is None) and (told.actions or mine.actions is None):
-        return told
-    labels, start = told.labels or None, told.start_layer or mine.start_layer
-    return Names(told.states or mine.states, told.actions or mine.actions, contexts=told.contexts, labels=labels, start_layer=start)
+    theirs = Names.of(env)
+    if (theirs.states or mine.states is None) and (theirs.actions or mine.actions is None):
+        return theirs
+    labels, start = theirs.labels or None, theirs.start_layer or mine.start_layer
+    return Names(theirs.states or mine.states, theirs.actions or mine.actions, contexts=theirs.contexts, labels=labels, start_layer=start)

@@ -14,13 +14,13 @@ from .._support.state import holds, read_state, write_state
 from .._support.text import figure, html_table, printable
 from ..errors import OpoError
 from ..oracles.log import TrajectoryLog
-from .columns import COLUMNS, DIAGNOSTICS, ERRORS, WHOLE, check_numbered, check_values
+from .columns import COLUMNS, DIAGNOSTICS, ERRORS, INTEGERS, check_numbered, check_values
 from .contexts import LISTED, ManyContexts, Seen, coordinates, joined
 
 if TYPE_CHECKING:
     from .decomposition import RegretTerms
 
-__all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "WHOLE", "ContextSummary", "SimulationResult"]
+__all__ = ["COLUMNS", "DIAGNOSTICS", "ERRORS", "INTEGERS", "ContextSummary", "SimulationResult"]
 
 Array = npt.NDArray[Any]
 
@@ -409,7 +409,7 @@ def _checked(state: dict[str, Any]) -> tuple[dict[str, Array], list[Any], dict[s
 
 
 def _check_column(name: str, column: Any, length: int | None) -> int:
-    dtype = np.dtype(np.int64 if name in WHOLE else np.float64)
+    dtype = np.dtype(np.int64 if name in INTEGERS else np.float64)
     if not isinstance(column, np.ndarray) or column.dtype != dtype or column.ndim != 1:
         raise OpoError(f"its column {name} is not a vector of {dtype}")
     if length is not None and column.size != length:

@@ -45,7 +45,7 @@ class Saver:
         ended = time.monotonic()
         self._next = ended + max(SAVE_SECONDS, 20 * (ended - began))
 
-    def told(self) -> None:
+    def warn_of_loss(self) -> None:
         """Warn about what is lost after a second Ctrl-C stopped the run."""
         done = self.run.episode
         if self.path is not None and self.saved < done:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_bool, as_integer, as_real, frozen
+from .._support.checks import as_bool, as_integer, as_real, frozen, having
 from .._support.fields import Fields, agrees
 from .._support.files import reading
 from .._support.interrupts import interrupts
@@ -20,10 +20,11 @@ from .._support.state import holds, read_state, write_state
 from .._support.text import figure
 from ..errors import OpoError
 from ..model.contextual import ContextualMDP, context_key
+from ..model.layered import LayeredMDP
 from ..model.operations import Backend, check_backend
 from ..model.streams import Streams
 from ..oracles.log import Recorder
-from .columns import COLUMNS, DIAGNOSTICS, WHOLE, check_numbered, check_values, looks_at
+from .columns import COLUMNS, DIAGNOSTICS, INTEGERS, check_numbered, check_values, looks_at
 from .contexts import LISTED, Seen
 from .decomposition import check_terms, regret_decomposition
 from .labels import Labels
@@ -59,12 +60,10 @@ class Simulation:
         self, cmdp: ContextualMDP, agent: Any, episodes: int, seed: int = 0, *, backend: Backend = "numba", log: bool = False
     ) -> None:
         check_backend(backend)
-        for name in ("sample_context", "layout"):
-            if not hasattr(cmdp, name):
-                raise OpoError(f"cmdp is a {type(cmdp).__name__} without {name}: a ContextualMDP is needed")
-        for name in ("policy", "observe"):
-            if not hasattr(agent, name):
-                raise OpoError(f"agent is a {type(agent).__name__} without {name}: an Agent is needed")
+        if isinstance(cmdp, LayeredMDP):
+            raise OpoError("cmdp is a LayeredMDP, which has no contexts: FiniteContexts([model]) is a contextual MDP with one context")
+        having(cmdp, "cmdp", ("sample_context", "layout"), "a ContextualMDP")
+        having(agent, "agent", ("policy", "observe"), "an Agent")
         if hasattr(agent, "layout") and agent.layout != cmdp.layout:
             raise OpoError(f"agent has {agent.layout!r}: the layout of the environment, {cmdp.layout!r}, is needed")
         self.episodes = as_integer(episodes, "episodes", least=1)
@@ -76,7 +75,7 @@ class Simulation:
         self.contexts: list[Any] = []
         check_room(len(COLUMNS) * self.episodes, f"episodes is {self.episodes}: the records of so many")
         self._columns: dict[str, Array] = {
-            name: np.full(self.episodes, -1, np.int64) if name in WHOLE else np.full(self.episodes, np.nan) for name in COLUMNS
+            name: np.full(self.episodes, -1, np.int64) if name in INTEGERS else np.full(self.episodes, np.nan) for name in COLUMNS
         }
         self._world = world_of(cmdp, self.streams, backend)
         self._numbers: dict[Any, int] = {}
@@ -326,7 +325,7 @@ def _checked_columns(fields: Fields, episode: int) -> dict[str, Array]:
     """The columns of a state, those of `episode` finished episodes."""
     columns = {}
     for name in COLUMNS:
-        if name in WHOLE:
+        if name in INTEGERS:
             columns[name] = fields.positions(name, (episode,), least=0 if name == "context_index" else -1)
         else:
             array = as_real(fields.value(name), fields.place(name))
@@ -424,5 +423,5 @@ def play_out(run: Simulation, *, progress: bool | None = None, save: str | os.Pa
             saver.save(now=True)
         except KeyboardInterrupt:
             # In the middle of an episode what was saved before is whole, the agent perhaps not.
-            saver.told()
+            saver.warn_of_loss()
     return run.result(interrupted=run.episode < run.episodes)

@@ -216,7 +216,7 @@ def _agent_steps(agent: ChainAgent, wanted: Wanted) -> Iterator[tuple[int, int, 
 def _group_steps(agent: ChainAgent, engine: ChainEngine, members: Wanted, first: int) -> Iterator[tuple[int, int, Step]]:
     """The steps of contexts whose chains run side by side."""
     rule, history = engine.rule, agent.history
-    chain = engine.apart([context for context, _ in members])
+    chain = engine.new_chain([context for context, _ in members])
     models = [_Models(agent, context) for context, _ in members]
     lanes_at: dict[int, list[int]] = {}
     for lane, (_, episodes) in enumerate(members):

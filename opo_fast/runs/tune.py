@@ -72,9 +72,9 @@ class Tuning:
         return self.validation.difference("best", "default")
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{key}={setting(value)}" for key, value in self.best.items())
+        best = ", ".join(f"{key}={setting(value)}" for key, value in self.best.items())
         edges = f"; at the edge: {', '.join(self.edges)}" if self.edges else ""
-        return f"<Tuning of {self.agent} on {self.validation.environment}: {told} of {len(self.trials)} settings{edges}>"
+        return f"<Tuning of {self.agent} on {self.validation.environment}: {best} of {len(self.trials)} settings{edges}>"
 
 
 def tune(

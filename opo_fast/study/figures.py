@@ -134,8 +134,8 @@ def _panel(axes: Any, results: Results, environment: str, column: str) -> None:
     axes.set_title(plain(environment), fontsize=10, loc="left")
     axes.set_xlabel("episode")
     axes.set_ylabel(LABELS.get(column, column))
-    told = f"mean of {count(seeds, 'seed')}" + (", band: 95 % bootstrap" if seeds > 1 else "")
-    legend_below(axes, told)
+    title = f"mean of {count(seeds, 'seed')}" + (", band: 95 % bootstrap" if seeds > 1 else "")
+    legend_below(axes, title)
 
 
 def draw_heatmap(heatmap: Heatmap, name: str = "regret") -> Any:

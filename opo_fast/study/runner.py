@@ -125,12 +125,12 @@ def run_study(
         tasks = _tasks(study, store, runs, format, threads, scheduler == "loky", retry_failed, changed)
         for task in tasks:
             (store.failures / f"{task.run.id}.json").unlink(missing_ok=True)
-        with _stopping(store) as interrupted, _watch(store, runs, tasks, workers, progress) as told:
+        with _stopping(store) as interrupted, _watch(store, runs, tasks, workers, progress) as report:
             if tasks and here:
-                outcomes = [_tell(execute(task), told) for task in tasks]
+                outcomes = [_tell(execute(task), report) for task in tasks]
             elif tasks:
                 warm_up(tasks)
-                outcomes = fan_out(tasks, store, workers, scheduler, address, told)
+                outcomes = fan_out(tasks, store, workers, scheduler, address, report)
             else:
                 outcomes = []
             messages += [line for outcome in outcomes for line in outcome.message.split("\n") if line]
@@ -214,8 +214,8 @@ def _tidied(store: Store, record: Record) -> dict[str, dict[str, Any]]:
     return done
 
 
-def _tell(outcome: Outcome, told: Callable[[Outcome], None]) -> Outcome:
-    told(outcome)
+def _tell(outcome: Outcome, report: Callable[[Outcome], None]) -> Outcome:
+    report(outcome)
     return outcome
 
 
@@ -224,7 +224,7 @@ def _stopping(store: Store) -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C ask all workers to write checkpoints and stop, and the second stop at once."""
     STOPPED.clear()
 
-    def told() -> None:
+    def on_first() -> None:
         STOPPED.set()
         with contextlib.suppress(OSError):
             store.stop_file.touch()
@@ -233,7 +233,7 @@ def _stopping(store: Store) -> Iterator[Callable[[], bool]]:
         )
 
     try:
-        with interrupts(signal.SIGTERM, told=told) as came:
+        with interrupts(signal.SIGTERM, on_first=on_first) as came:
             yield came
     finally:
         STOPPED.clear()

@@ -52,7 +52,7 @@ def warm_up(tasks: Sequence[Task]) -> None:
 
 
 def fan_out(
-    tasks: list[Task], store: Store, workers: int, scheduler: Scheduler, address: str | None, told: Callable[[Outcome], None]
+    tasks: list[Task], store: Store, workers: int, scheduler: Scheduler, address: str | None, report: Callable[[Outcome], None]
 ) -> list[Outcome]:
     """Run the tasks in processes.
 
@@ -87,7 +87,7 @@ def fan_out(
             except Exception as error:
                 outcome = _killed(task, store, error)
             outcomes[outcome.id] = outcome
-            told(outcome)
+            report(outcome)
     return list(outcomes.values())
 
 

@@ -1,7 +1,9 @@
-"""Run the kernel tests in two ways that find more faults: as plain Python with branch coverage, and compiled with bounds checks.
+"""Run the kernel tests in two ways that find more faults: as plain Python with branch coverage and checks of every index, and compiled
+with bounds checks.
 
     python tests/kernels/check.py              # both
-    python tests/kernels/check.py branches     # not compiled: fails unless all branches of `opo_fast/kernels` are covered
+    python tests/kernels/check.py branches     # not compiled: fails unless all branches of `opo_fast/kernels` are covered, and at an
+                                               # index outside of its array
     python tests/kernels/check.py bounds       # compiled with bounds checks: fails unless every kernel was run
 
 Both runs make the same calls, so every branch that the first covers is checked by the second.
@@ -19,6 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 TESTS = ["-m", "pytest", "-p", "no:cacheprovider", str(HERE)]
+INDICES = ["-p", "tests.kernels.checked_indices"]
 
 SETTINGS = f"""
 [run]
@@ -42,7 +45,7 @@ exclude_also =
 
 
 def branches(folder: pathlib.Path) -> int:
-    """The run without compilation, under coverage.py."""
+    """The run without compilation, under coverage.py, with checks of every index."""
     settings = folder / "coveragerc"
     settings.write_text(SETTINGS)
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "COVERAGE_FILE": str(folder / "coverage")}
@@ -50,7 +53,7 @@ def branches(folder: pathlib.Path) -> int:
     def run(command: str, *arguments: str) -> int:
         return subprocess.call([sys.executable, "-m", "coverage", command, f"--rcfile={settings}", *arguments], cwd=ROOT, env=environment)
 
-    return run("run", *TESTS) or run("report")
+    return run("run", *TESTS, *INDICES) or run("report")
 
 
 def bounds(folder: pathlib.Path) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import opo_fast as of
-from opo_fast.algorithm.whole import WholeClasses
+from opo_fast.algorithm.packed_classes import PackedClasses
 from opo_fast.model.transitions import Transitions
 
 SIZES, ACTIONS, N = [1, 2, 3], 2, 4
@@ -35,19 +35,19 @@ def agent_of(layout, losses, dynamics, mask, **options):
 @pytest.mark.parametrize("masked", [False, True])
 def test_each_lane_holds_the_candidates_of_its_context(masked):
     layout, losses, dynamics, mask = world(masked)
-    whole = WholeClasses.of(agent_of(layout, losses, dynamics, mask).engine, CONTEXTS)
+    classes = PackedClasses.of(agent_of(layout, losses, dynamics, mask).engine, CONTEXTS)
     allowed = np.ones(layout.shape, bool) if mask is None else mask
     for i in range(N):
-        assert whole.has(i)
+        assert classes.has(i)
         for lane, context in enumerate(CONTEXTS):
-            assert (whole.losses[i].reshape(-1, 8)[:, lane] == losses(context)[i][allowed]).all()
+            assert (classes.losses[i].reshape(-1, 8)[:, lane] == losses(context)[i][allowed]).all()
             rows = [array[i][allowed[layout.layer(h)]].ravel() for h, array in enumerate(dynamics(context))]
-            assert (whole.dynamics[i].reshape(-1, 8)[:, lane] == np.concatenate(rows)).all()
-        assert not whole.dynamics[i].reshape(-1, 8)[:, len(CONTEXTS) :].any()
-    least = whole.least(np.array([1, 3])).reshape(-1, 8)[:, 1]
+            assert (classes.dynamics[i].reshape(-1, 8)[:, lane] == np.concatenate(rows)).all()
+        assert not classes.dynamics[i].reshape(-1, 8)[:, len(CONTEXTS) :].any()
+    least = classes.least(np.array([1, 3])).reshape(-1, 8)[:, 1]
     assert (least == losses(CONTEXTS[1])[[1, 3]].min(axis=0)[allowed]).all()
-    assert not whole.has(N)
-    assert not whole.has("0")
+    assert not classes.has(N)
+    assert not classes.has("0")
 
 
 @pytest.mark.parametrize(("h", "s", "a", "value"), [(0, 0, 1, np.nan), (1, 1, 0, -0.25), (1, 0, 1, 2.0)])
@@ -61,8 +61,8 @@ def test_a_candidate_that_is_none_is_refused_where_it_is_used_and_nowhere_else(h
         return arrays
 
     agent = agent_of(layout, losses, faulty, None)
-    whole = WholeClasses.of(agent.engine, CONTEXTS)
-    assert [whole.has(i) for i in range(N)] == [True, True, False, True]
+    classes = PackedClasses.of(agent.engine, CONTEXTS)
+    assert [classes.has(i) for i in range(N)] == [True, True, False, True]
     # All candidates are plausible before any data, so a chain of one step evaluates them.
     agent.observe(
         of.rollout(
@@ -96,7 +96,7 @@ def test_one_function_and_a_function_for_each_candidate_give_the_same_bits(maske
         trajectory = of.rollout(mdp, policy, rng, context=context)
         one.observe(trajectory)
         each.observe(trajectory)
-    assert WholeClasses.of(each.engine, [0.1]) is None
+    assert PackedClasses.of(each.engine, [0.1]) is None
 
 
 def test_a_function_that_writes_into_one_array_is_taken_at_its_word():

@@ -16,7 +16,7 @@ from ..model.layout import address, aligned
 if TYPE_CHECKING:
     from .engine import ChainEngine
 
-__all__ = ["WholeClasses"]
+__all__ = ["PackedClasses"]
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 20
 """Maximum size of the candidates at the contexts of a pack; of larger classes, only the candidates that a step needs are laid out."""
 
 
-class WholeClasses:
+class PackedClasses:
     """The candidates of a loss class and of a dynamics class at the contexts of one pack, in the layout of its kernels.
 
     Parameters
@@ -59,16 +59,16 @@ class WholeClasses:
         self._nbytes = self.losses.nbytes + self.dynamics.nbytes
 
     @classmethod
-    def of(cls, engine: ChainEngine, contexts: list[Any]) -> WholeClasses | None:
+    def of(cls, engine: ChainEngine, contexts: list[Any]) -> PackedClasses | None:
         """The classes of an engine, or None if its source cannot list their candidates or they are too large."""
         at = getattr(engine.source, "candidates_at", None)
         first = None if at is None else at(contexts[0])
         if first is None or 8 * LANES * sum(array.size for array in first) > MOST_BYTES:
             return None
-        told = [first, *map(at, contexts[1:])]  # type: ignore[arg-type]
-        if None in told:
+        both = [first, *map(at, contexts[1:])]  # type: ignore[arg-type]
+        if None in both:
             return None
-        losses, dynamics = zip(*told, strict=True)
+        losses, dynamics = zip(*both, strict=True)
         return cls(engine, list(losses), list(dynamics))
 
     @property
