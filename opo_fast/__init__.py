@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import reference
 from ._support.threads import get_threads, set_threads
-from .agents import OPO, ChainAgent
-from .algorithm.policy_chain import PolicyChain, policy_chain
 from .errors import OpoError
 from .model.contextual import ContextualMDP, FiniteContexts, Trajectory
 from .model.layered import LayeredMDP
@@ -17,17 +15,19 @@ from .model.names import Names
 from .model.operations import bonus, evaluate, exponential_weights, occupancy, rollout, solve
 from .model.single import solve_layer
 from .model.transitions import Transitions
-from .oracles import FiniteDynamicsClass, FiniteLossClass
-from .runs.result import SimulationResult
-from .runs.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from . import agents, analysis, envs, kernels, offline, oracles, study
+    from .agents import OPO, ChainAgent
+    from .algorithm.policy_chain import PolicyChain, policy_chain
     from .envs.rewards import rewards_to_losses
     from .model.updatable import UpdatableMDP
+    from .oracles import FiniteDynamicsClass, FiniteLossClass
     from .runs.compare import compare
     from .runs.many import simulate_many
     from .runs.policy_table import policy_table
+    from .runs.result import SimulationResult
+    from .runs.simulation import Simulation, simulate
     from .runs.tune import tune
 
 __version__ = "0.1.0"
@@ -77,10 +77,19 @@ __all__ = [
 
 _PACKAGES = ("agents", "analysis", "envs", "kernels", "offline", "oracles", "study")
 _LATER = {
+    "ChainAgent": "agents",
+    "FiniteDynamicsClass": "oracles",
+    "FiniteLossClass": "oracles",
+    "OPO": "agents",
+    "PolicyChain": "algorithm.policy_chain",
+    "Simulation": "runs.simulation",
+    "SimulationResult": "runs.result",
     "UpdatableMDP": "model.updatable",
     "compare": "runs.compare",
+    "policy_chain": "algorithm.policy_chain",
     "policy_table": "runs.policy_table",
     "rewards_to_losses": "envs.rewards",
+    "simulate": "runs.simulation",
     "simulate_many": "runs.many",
     "tune": "runs.tune",
 }
