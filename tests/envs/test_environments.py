@@ -348,7 +348,7 @@ def test_a_version_without_the_trial_is_told_from_a_broken_table(monkeypatch, tm
     package = importlib.machinery.ModuleSpec("lifelines", None, is_package=True)
     package.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
-    with pytest.raises(of.OpoError, match=r"this version of lifelines does not contain .*opo-fast\[trial\]"):
+    with pytest.raises(of.OpoError, match=r"this version of lifelines does not contain .*\[trial\]' brings one that does"):
         envs.trial_bandit()
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "ACTG175.csv").write_text("a,b\n1,2\n")
