@@ -103,7 +103,7 @@ def test_backends_agree(call):
 
 def test_theory_constants_end_in_advice(call):
     output = call(*SMALL, "--bonus-scale", "1").stdout
-    assert "Bonuses at their cap: 100% in the first episode, 100.0% in the last 4" in output
+    assert "where pairs were hardly visited: 100.0% in the first episode, 100.0% in the last 4" in output
     assert "decrease --bonus-scale" in output
 
 

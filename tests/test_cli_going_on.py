@@ -82,8 +82,9 @@ def test_what_a_run_was_is_not_changed_on_the_way(call):
     assert refused == "opo-fast: --seed is given with --resume: a run keeps the options with which it began; leave it out\n"
     assert "all 20 episodes of this run are finished; make it longer with -T" in call("run", "--resume", "r", code=2).stderr
     assert "ENV is 'taxi': 'random-finite'" in call("run", "taxi", "--resume", "r", "-T", "30", code=2).stderr
-    assert "there is no file" in call("run", "--resume", "nowhere", code=2).stderr
-    assert "is not a run that" in call("run", "--resume", "r/result.npz", code=2).stderr
+    assert "there is no folder 'nowhere'" in call("run", "--resume", "nowhere", code=2).stderr
+    for words in (["policy", "r/result.npz"], ["run", "--resume", "r/result.npz"]):
+        assert "give its folder, 'r'" in call(*words, code=2).stderr
     # T decides the parameters of the theory.
     call("run", "random-finite", "-T", "20", "--out", "t", "--bonus-scale", "1e-5", "--no-plot")
     longer = call("run", "--resume", "t", "-T", "40", "--no-plot", code=2).stderr

@@ -174,7 +174,9 @@ def make(
     for key in options:
         if key not in known:
             needed = f"one of {', '.join(known)} is needed" if known else "it has no options"
-            raise OpoError(f"{key} is not an option of agent {name!r}{suggestion(key, known)}: {needed}")
+            # What is an option of another agent is no typing error.
+            hint = "" if any(key in other.options for other in _ENTRIES) else suggestion(key, known)
+            raise OpoError(f"{key} is not an option of agent {name!r}{hint}: {needed}")
     given = {"episodes": episodes, "seed": seed, "action_mask": getattr(env, "action_mask", None), **entry.practical}
     if entry.factory is OPO:
         # Self-tuning OPO rounds the number of episodes up to a power of two as it goes, so its runs can be extended.

@@ -86,9 +86,7 @@ def load_run(path: pathlib.Path, *, env: str | None, episodes: int | None = None
         raise OpoError(f"there is no folder {str(path)!r}: give the folder of a run, such as runs/icu-sepsis-opo-seed0")
     file = path / RUN if path.is_dir() else path
     if path.name == "result.npz":
-        raise OpoError(
-            f"{str(path)!r} has the result of a run, but not what the agent learned: give the run's folder, {str(path.parent)!r}"
-        )
+        raise OpoError(f"{str(path)!r} has the result of a run, but not what the agent learned: give its folder, {str(path.parent)!r}")
     state = read_run(file)
     with reading(file, WHAT):
         setup = Setup.of(Fields(state, WHAT).inner("about").value("setup"))

@@ -5,13 +5,13 @@ Visits N, losses f, sums of Q and policies have one number per row (allowed stat
 
 from __future__ import annotations
 
-from ._arguments import Lines, Model, Optimism, Pass, Rule, Step, Team
+from ._arguments import Lines, Model, Optimism, Rule, Step, Team
 from ._groups import group_min, group_sum, share
 from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vmax, vmin, vmul, vset, vstore, vsub
 from ._sync import barrier
 from .evaluation import expectation
-from .forward import visit
+from .forward import visit_sweep
 
 __all__ = ["backup", "chain_steps", "optimistic_losses"]
 
@@ -141,7 +141,7 @@ def _policy_step(rows, lo, hi, width, eta, step, q, e):
     _normalize(rows, r0, s, hi, e, step.following)
 
 
-@inlined
+@kernel
 def backup(model, team, optimism, greedy, step, lines):
     """One optimistic backup of all layers, with the policy step in each state: the work of one thread of a team."""
     layers = model.layers
@@ -177,7 +177,6 @@ def chain_steps(
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
-    work = Pass(n_parts, width, d, w, private)
     rule = Rule(half_loss, half_dynamics, weight, eta)
     optimism = Optimism(losses, visits, rule)
     lines = Lines(chunk, width, scratch[2 * me], scratch[2 * me + 1])
@@ -190,7 +189,10 @@ def chain_steps(
                 for r in range(first_row, end_row):
                     visits[r] += store[line - 1, r]
             else:
-                visit(model, team, work, store[line - 1], -1.0, visits)
+                visit_sweep(
+                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, line - 1, -1.0, d, w, visits,
+                    private,
+                )  # fmt: skip
             barrier(team.gate, team.me, team.n)
         if line + 1 == store.shape[0]:
             for r in range(first_row, end_row):

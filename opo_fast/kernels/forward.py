@@ -92,19 +92,14 @@ def merge(private, n_parts, n_next, lo, hi, d, d0):
 
 
 @inlined
-def weigh(rows, lo, hi, width, policy, d, visits, w, shift):
-    """Weights of the rows of states lo..hi-1: w[r + shift] = d(s) policy(r), 0 below `TINY`. They are added to `visits`."""
-    _weigh(rows, lo, hi, width, policy, d, visits, w, shift, 1)
-
-
-@inlined
 def fill_weights(rows, lo, hi, width, policy, d, visits, w, shift):
-    """`weigh`, except that `visits` is filled with the weights instead."""
-    _weigh(rows, lo, hi, width, policy, d, visits, w, shift, 0)
+    """`weigh` that fills `visits`."""
+    weigh(rows, lo, hi, width, policy, d, visits, w, shift, 0)
 
 
 @inlined
-def _weigh(rows, lo, hi, width, policy, d, visits, w, shift, add):
+def weigh(rows, lo, hi, width, policy, d, visits, w, shift, add):
+    """Weights of the rows of states lo..hi-1: w[r + shift] = d(s) policy(r), 0 below `TINY`; `visits` get them added, or filled in."""
     tiny = vset(TINY)
     r = rows[lo]
     s = lo
@@ -150,7 +145,7 @@ def _weigh_layer(model, team, h, work, policy, tolerance, visits):
             if tolerance >= 0.0 and not is_policy(policy, model.rows, c0, c1, work.width, tolerance):
                 valid = False
             shift = team.me * (work.w.size // team.n) - model.rows[c0] if sparse else -model.rows[s0]
-            weigh(model.rows, c0, c1, work.width, policy, work.d, visits, work.w, shift)
+            weigh(model.rows, c0, c1, work.width, policy, work.d, visits, work.w, shift, 1)
             if sparse and n_next > 0:
                 spread_csr(model, h, model.rows[c0], model.rows[c1], work.w, shift, work.private, p * n_next)
     return valid
