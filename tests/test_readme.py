@@ -53,3 +53,14 @@ def test_examples(block, tmp_path, monkeypatch, capsys, set_threads):
         assert int(closed[1]) >= 90
     for name in re.findall(r'"(\w+\.(?:npz|png))"', block):
         assert (tmp_path / name).stat().st_size > 0
+
+
+def test_files_that_pages_name_exist():
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    named = [(page.name, name) for page in pages for name in re.findall(r"`((?:\w+/)*\w+\.py)`", page.read_text(encoding="utf-8"))]
+    assert len(named) > 40
+    files = {
+        path.relative_to(ROOT).as_posix() for folder in ("opo_fast", "tests", "bench", "examples") for path in (ROOT / folder).rglob("*.py")
+    }
+    examples = {"conftest.py"}  # the reader's own
+    assert [pair for pair in named if pair[1] not in examples and not any(f"/{file}".endswith(f"/{pair[1]}") for file in files)] == []
