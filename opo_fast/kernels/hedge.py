@@ -13,8 +13,11 @@ __all__ = ["hedge_step"]
 
 
 @inlined
-def _hedge_vectors(lo, rows, full, width, hedge, q):
-    """The step for `full` rows from state lo on, which fill whole vectors; all intermediate results stay in registers."""
+def _hedge_vectors(lo, rows, full, width, hedge, q, e):
+    """The step for `full` rows from state lo on, which fill whole vectors.
+
+    Each part for all rows, then the next one: the parts of one vector wait for one another.
+    """
     r0 = rows[lo]
     zero = vset(0.0)
     s = lo
@@ -25,19 +28,31 @@ def _hedge_vectors(lo, rows, full, width, hedge, q):
         least = group_min(regret, width)
         regret = vsub(regret, least)
         vstore(hedge.regret, r0 + i, regret)
+        vstore(q, i, vsub(mean, least))
         # Arrays of states are padded, so that vectors can be read at the last state.
+        eta = vdiv(group_each(vload(hedge.log_actions, s), width), group_each(vload(hedge.gap, s), width))
+        before = group_each(vload(hedge.total, s), width)
+        after = group_sum(vexp(vmul(eta, vsub(zero, regret))), width)
+        vstore(e, i, vdiv(before, after))
+        for lane in range(0, 8, width):
+            hedge.v[s] = vget(mean, lane)
+            s += 1
+    s = lo
+    for i in range(0, full, 8):
         rate = group_each(vload(hedge.log_actions, s), width)
         gap = group_each(vload(hedge.gap, s), width)
-        before = group_each(vload(hedge.total, s), width)
-        after = group_sum(vexp(vmul(vdiv(rate, gap), vsub(zero, regret))), width)
-        mixed = vmul(vdiv(gap, rate), vlog(vdiv(before, after)))
-        gap = vadd(gap, vmax(zero, vsub(vsub(mean, least), mixed)))
-        x = vexp(vmul(vdiv(rate, gap), vsub(zero, regret)))
+        mixed = vmul(vdiv(gap, rate), vlog(vload(e, i)))
+        gap = vadd(gap, vmax(zero, vsub(vload(q, i), mixed)))
+        vstore(q, i, vdiv(rate, gap))
+        for lane in range(0, 8, width):
+            hedge.gap[s] = vget(gap, lane)
+            s += 1
+    s = lo
+    for i in range(0, full, 8):
+        x = vexp(vmul(vload(q, i), vsub(zero, vload(hedge.regret, r0 + i))))
         total = group_sum(x, width)
         vstore(hedge.following, r0 + i, vdiv(x, total))
         for lane in range(0, 8, width):
-            hedge.v[s] = vget(mean, lane)
-            hedge.gap[s] = vget(gap, lane)
             hedge.total[s] = vget(total, lane)
             s += 1
 
@@ -122,7 +137,7 @@ def hedge_step(rows, lo, hi, width, hedge, q, e):
     s = lo
     if width > 0:
         begin = n // 8 * 8
-        _hedge_vectors(lo, rows, begin, width, hedge, q)
+        _hedge_vectors(lo, rows, begin, width, hedge, q, e)
         s += begin // width
     _clip(begin, n, q)
     _add_losses(rows, r0, s, hi, hedge, q, e)

@@ -60,29 +60,32 @@ def _least_q(p, n_next, v, v0, q, plausible):
 
 
 @inlined
-def _hedge(rows, s, hedge, mean, least):
-    """The step of AdaHedge in state s of all lanes. The losses have already been added to the regrets, whose minimum is `least`."""
+def _hedge(rows, n_states, hedge):
+    """The step of AdaHedge in all states of all lanes, from the regrets, whose minimum is 0, and `excess`, the mean minus the minimum.
+
+    Each part for all states, then the next one: the parts of one state wait for one another.
+    """
     zero = vset(0.0)
-    rate = vset(hedge.log_actions[s])
-    gap = vload(hedge.gap, 8 * s)
-    eta = vdiv(rate, gap)
-    after = zero
-    for r in range(rows[s], rows[s + 1]):
-        regret = vsub(vload(hedge.regret, 8 * r), least)
-        vstore(hedge.regret, 8 * r, regret)
-        after = vadd(after, vexp(vmul(eta, vsub(zero, regret))))
-    mixed = vmul(vdiv(gap, rate), vlog(vdiv(vload(hedge.total, 8 * s), after)))
-    gap = vadd(gap, vmax(zero, vsub(vsub(mean, least), mixed)))
-    vstore(hedge.gap, 8 * s, gap)
-    eta = vdiv(rate, gap)
-    total = zero
-    for r in range(rows[s], rows[s + 1]):
-        x = vexp(vmul(eta, vsub(zero, vload(hedge.regret, 8 * r))))
-        total = vadd(total, x)
-        vstore(hedge.following, 8 * r, x)
-    vstore(hedge.total, 8 * s, total)
-    for r in range(rows[s], rows[s + 1]):
-        vstore(hedge.following, 8 * r, vdiv(vload(hedge.following, 8 * r), total))
+    for s in range(n_states):
+        eta = vdiv(vset(hedge.log_actions[s]), vload(hedge.gap, 8 * s))
+        after = zero
+        for r in range(rows[s], rows[s + 1]):
+            after = vadd(after, vexp(vmul(eta, vsub(zero, vload(hedge.regret, 8 * r)))))
+        vstore(hedge.total, 8 * s, vdiv(vload(hedge.total, 8 * s), after))
+    for s in range(n_states):
+        gap = vload(hedge.gap, 8 * s)
+        mixed = vmul(vdiv(gap, vset(hedge.log_actions[s])), vlog(vload(hedge.total, 8 * s)))
+        vstore(hedge.gap, 8 * s, vadd(gap, vmax(zero, vsub(vload(hedge.excess, 8 * s), mixed))))
+    for s in range(n_states):
+        eta = vdiv(vset(hedge.log_actions[s]), vload(hedge.gap, 8 * s))
+        total = zero
+        for r in range(rows[s], rows[s + 1]):
+            x = vexp(vmul(eta, vsub(zero, vload(hedge.regret, 8 * r))))
+            total = vadd(total, x)
+            vstore(hedge.following, 8 * r, x)
+        vstore(hedge.total, 8 * s, total)
+        for r in range(rows[s], rows[s + 1]):
+            vstore(hedge.following, 8 * r, vdiv(vload(hedge.following, 8 * r), total))
 
 
 @kernel
@@ -126,4 +129,7 @@ def packed_self_tuning_steps(
                     least = vmin(q, least)
                     p += n_next
                 vstore(v, 8 * s, mean)
-                _hedge(rows, s, hedge, mean, least)
+                for r in range(rows[s], rows[s + 1]):
+                    vstore(regret, 8 * r, vsub(vload(regret, 8 * r), least))
+                vstore(moved, 8 * s, vsub(mean, least))
+        _hedge(rows, layers[block.size], hedge)
