@@ -22,6 +22,9 @@ from opo_fast.algorithm import chain as chain_module
 from opo_fast.algorithm import engine as engine_module
 from opo_fast.algorithm import forms as forms_module
 from opo_fast.algorithm import policies as policies_module
+from opo_fast.algorithm.engine import ChainEngine
+from opo_fast.algorithm.history import Fits, History
+from opo_fast.algorithm.rules import opo_rule
 from opo_fast.kernels import _jit
 from opo_fast.model import arguments, operations, scratch
 from opo_fast.model import layered as layers
@@ -301,11 +304,38 @@ class GuardedNumpy:
         """`layout.aligned` without its own margin."""
         return self._guarded(count, dtype, 0 if zero else None)
 
+    def aligned_parts(self, sizes):
+        """`layout.aligned_parts`, each with a margin."""
+        return [self._guarded(size, np.float64, 0) for size in sizes]
+
     def check(self):
         for buffer, size, before in self.buffers:
             for margin in (slice(0, self.MARGIN), slice(self.MARGIN + size, None)):
                 assert buffer[margin].tobytes() == before[margin].tobytes()
         return len(self.buffers)
+
+
+class Listed:
+    """Fit i is model i, at every context."""
+
+    def __init__(self, models):
+        self.models = models
+
+    def losses(self, fit, context):
+        return self.models[fit].row_losses
+
+    def transitions(self, fit, context):
+        return self.models[fit].transitions
+
+
+def chain_among_others(models, fits):
+    """The policy of a context whose chain may have others beside it."""
+    history = History()
+    for fit in fits:
+        history.append(Fits(fit, fit))
+    rule = opo_rule(models[0].layout, 0.5, 0.4, 0.05)
+    chain, lane = ChainEngine(models[0].layout, models[0].action_mask, rule, Listed(models), 1 << 20).chain(0, history, len(fits))
+    return chain.policy(lane).copy()
 
 
 def everything(mdp, others, policy):
@@ -318,6 +348,7 @@ def everything(mdp, others, policy):
     parts += [part for episode in episodes for part in (episode.states, episode.actions, episode.losses)]
     history = [mdp, *others] + [mdp] * 4 + [others[0]] * 11 + [mdp, others[1]] * 3
     parts.append(of.policy_chain(history, eta=0.5, beta_loss=0.4, beta_dynamics=0.05))
+    parts.append(chain_among_others([mdp, *others], [0, 1, 2, 0, 0, 0, 0, 1, 1, 1, 0, 2]))
     return b"".join(np.asarray(part).tobytes() for part in parts)
 
 
@@ -341,8 +372,10 @@ def test_kernels_stay_inside_their_arrays(form, storage, dtype, sizes, n_actions
     guarded = GuardedNumpy()
     for module in (layers, operations, arguments, scratch, chain_module, engine_module, forms_module):
         monkeypatch.setattr(module, "np", guarded)
-    for module in (transitions_module, arguments, scratch, chain_module, forms_module, policies_module):
+    for module in (transitions_module, arguments, scratch, forms_module, policies_module):
         monkeypatch.setattr(module, "aligned", guarded.aligned)
+    for module in (chain_module, forms_module):
+        monkeypatch.setattr(module, "aligned_parts", guarded.aligned_parts)
     mdp, others, policy = build()
     inside = guarded.empty(policy.shape)
     inside[...] = policy

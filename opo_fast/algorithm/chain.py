@@ -20,7 +20,7 @@ import numpy.typing as npt
 from .._support.fields import Fields, as_fit
 from ..kernels._simd import LANES
 from ..kernels.weights import count_saturated
-from ..model.layout import aligned
+from ..model.layout import aligned_parts
 from ..model.transitions import Transitions
 from .hedge import HedgeSums
 from .history import Fits, History
@@ -60,9 +60,8 @@ class Chain:
     def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
         self.engine, self.contexts = engine, contexts
         self.width = engine.n_rows * self.lanes
-        self.sum_q = aligned(self.width, zero=True)
-        self.v = aligned(engine.layout.n_states * self.lanes, zero=True)
-        self.policies = PolicyStore(engine.start if self.lanes == 1 else np.repeat(engine.start, self.lanes))
+        self.sum_q, self.v = aligned_parts([self.width, engine.layout.n_states * self.lanes])
+        self.policies = PolicyStore(engine.start if self.lanes == 1 else engine.pack_start)
         self.visits: VisitSums = {}
         self.kept: set[Hashable] = set()
         self.surprised = False

@@ -20,7 +20,7 @@ from ..model.contextual import context_key
 from ..model.layout import Layout, as_mask, row_starts
 from ..model.transitions import Transitions
 from .chain import Chain
-from .forms import PackedChain, SingleChain
+from .forms import OneLaneChain, PackedChain, SingleChain
 from .history import History
 from .rules import ChainRule
 
@@ -61,6 +61,10 @@ class ModelSource(Protocol):
     # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `packed_classes`.
 
 
+def _as_it_is(chain: Chain) -> None:
+    """Tell a new chain nothing."""
+
+
 _ENGINES: weakref.WeakSet[ChainEngine] = weakref.WeakSet()
 
 
@@ -85,15 +89,21 @@ class ChainEngine:
     memory : int
         Byte budget of the chains, which are kept for contexts that return; the least recently used are dropped first. The stored
         policies of one chain take at most half of it.
+    alone : bool
+        Whether there is one context alone; under `opo_rule` only.
 
     Attributes
     ----------
     planned : int
         Number of steps run so far, summed over all contexts.
+    lock : RLock
+        Held while chains advance.
     """
 
-    def __init__(self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int) -> None:
-        self.layout, self.rule, self.source, self.memory = layout, rule, source, memory
+    def __init__(
+        self, layout: Layout, action_mask: Array | None, rule: ChainRule, source: ModelSource, memory: int, *, alone: bool = False
+    ) -> None:
+        self.layout, self.rule, self.source, self.memory, self.alone = layout, rule, source, memory, alone
         self.action_mask = as_mask(layout, action_mask)
         self.store_bytes = memory // 2
         allowed = np.ones(layout.shape, bool) if self.action_mask is None else self.action_mask
@@ -101,8 +111,10 @@ class ChainEngine:
         self.rows = row_starts(counts)
         self.n_rows = int(self.rows[-1])
         self.start = np.repeat(1.0 / counts, counts)
+        self.pack_start = np.repeat(self.start, LANES)
         self.layer_rows = np.diff(self.rows[layout.offsets])
         sizes = [int(r) * n for r, n in zip(self.layer_rows[:-1], layout.layer_sizes[1:], strict=True)]
+        self.most_rows = int(self.layer_rows.max())
         self.packed_size = sum(sizes)
         self.packed = self.packed_size <= PACKED_MOST
         self.packed_block = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -111,7 +123,7 @@ class ChainEngine:
         self._chains: OrderedDict[Hashable, tuple[Chain, int]] = OrderedDict()
         self.planned = 0
         self._nbytes = 0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         _ENGINES.add(self)
 
     @property
@@ -119,15 +131,22 @@ class ChainEngine:
         """How many contexts one call of `prefetch` usefully takes: a pack, or a chain, for each thread."""
         return get_threads() * self.together
 
-    def prefetch(self, contexts: Sequence[Any], history: History, n: int, advance: Advance = Chain.advance) -> None:
+    def prefetch(
+        self,
+        contexts: Sequence[Any],
+        history: History,
+        n: int,
+        advance: Advance = Chain.advance,
+        begin: Callable[[Chain], None] = _as_it_is,
+    ) -> None:
         """Advance the chains of `contexts` to `n` steps in parallel, unless there is already a chain of the first context.
 
-        `advance` may be a faster equivalent of `Chain.advance`.
+        `advance` may be a faster equivalent of `Chain.advance`; `begin` is called with each new chain, and may tell it what it would ask.
         """
-        with self._lock:
-            self._advance_ahead(contexts, history, n, advance)
+        with self.lock:
+            self._advance_ahead(contexts, history, n, advance, begin)
 
-    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int, advance: Advance) -> None:
+    def _advance_ahead(self, contexts: Sequence[Any], history: History, n: int, advance: Advance, begin: Callable[[Chain], None]) -> None:
         keys = {context_key(context): context for context in contexts}
         if not keys or next(iter(keys)) in self._chains:
             return
@@ -135,6 +154,8 @@ class ChainEngine:
         lanes = self.together
         chains = [self._create(missing[i : i + lanes]) for i in range(0, len(missing), lanes)]
         try:
+            for chain in chains:
+                begin(chain)
             if len(chains) == 1 or n * self.packed_size * lanes < WORTH_THREADS or get_threads() == 1:
                 for chain in chains:
                     advance(chain, history, n)
@@ -144,7 +165,7 @@ class ChainEngine:
                 run_all(advance, [(chain, history, n) for chain in chains])
         except BaseException as error:
             for chain in chains:
-                self._discard(chain)
+                self.discard(chain)
             if not isinstance(error, Exception):
                 raise
             # Prefetching fails silently: the error is raised again in the episode of the context that causes it.
@@ -153,19 +174,19 @@ class ChainEngine:
         self._shrink(chains)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
+        self.__dict__.update(state, lock=threading.RLock())
         _ENGINES.add(self)
 
     def _after_fork(self) -> None:
         """Give a child process a new lock. If another thread was advancing chains, they are dropped, and recomputed when needed."""
-        if self._lock.acquire(blocking=False):
-            self._lock.release()
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
         else:
             self._chains, self._nbytes = OrderedDict(), 0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def state(self) -> dict[str, Any]:
         """All chains, for `restore`: arrays and plain values; contexts and fits are stored unchanged."""
@@ -205,11 +226,12 @@ class ChainEngine:
     @property
     def together(self) -> int:
         """Number of contexts of a chain."""
-        return LANES if self.packed else 1
+        return LANES if self.packed and not self.alone else 1
 
     def new_chain(self, contexts: Sequence[Any]) -> Chain:
         """A new chain of at most `together` contexts, which the engine does not keep."""
-        return (PackedChain if self.packed else SingleChain)(self, list(contexts))
+        form = SingleChain if not self.packed else OneLaneChain if self.alone else PackedChain
+        return form(self, list(contexts))
 
     def _create(self, members: Sequence[tuple[Hashable, Any]]) -> Chain:
         chain = self.new_chain([context for _, context in members])
@@ -226,7 +248,7 @@ class ChainEngine:
 
     def chain(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
         """The chain of `context`, advanced to `n` steps, and its lane."""
-        with self._lock:
+        with self.lock:
             return self._advanced(context, history, n)
 
     def _advanced(self, context: Any, history: History, n: int) -> tuple[Chain, int]:
@@ -242,7 +264,7 @@ class ChainEngine:
             chain.advance(history, n)
         except BaseException as error:
             # The last step may be half done.
-            self._discard(chain)
+            self.discard(chain)
             if len(chain.contexts) == 1 or not isinstance(error, Exception):
                 raise
             # Another context of the pack may have caused the error: try again with this one alone.
@@ -250,13 +272,14 @@ class ChainEngine:
             try:
                 chain.advance(history, n)
             except BaseException:
-                self._discard(chain)
+                self.discard(chain)
                 raise
         self.planned += chain.planned - before
         self._shrink([chain])
         return chain, lane
 
-    def _discard(self, chain: Chain) -> None:
+    def discard(self, chain: Chain) -> None:
+        """Forget a chain."""
         for key in [key for key, (held, _) in self._chains.items() if held is chain]:
             del self._chains[key]
         self._nbytes -= chain.measured

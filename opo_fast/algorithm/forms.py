@@ -1,14 +1,15 @@
-"""The two forms of a chain: one context, or up to eight contexts of a small layout, one per SIMD lane.
+"""The forms of a chain: one context, or up to eight contexts of a small layout, one per SIMD lane.
 
-In larger layouts each context is a chain that runs on one thread; the largest use several threads within a layer. The form depends
-on the layout alone and every sum has a fixed order, so neither the other contexts nor the threads change a bit of a result.
+In larger layouts each context is a chain that runs on one thread; the largest use several threads within a layer. The order of every
+sum depends on the layout alone (a context of a small layout that never has others beside it takes a form of its own, with the sums
+of a pack), so neither the other contexts nor the threads change a bit of a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,11 @@ from ..kernels import packed as packed_kernels
 from ..kernels._simd import LANES
 from ..kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
 from ..kernels.ingest import pack_lane
+from ..kernels.one_lane import lay_out_lane, one_lane_steps, one_lane_visits
 from ..kernels.packed_self_tuning import packed_self_tuning_steps
 from ..kernels.plausible import TABLE
 from ..kernels.self_tuning import self_tuning_steps
-from ..model.layout import address, aligned
+from ..model.layout import address, aligned, aligned_parts
 from ..model.operations import visit_once
 from ..model.scratch import Scratch, chunk_of
 from ..model.transitions import DENSE, Transitions
@@ -34,7 +36,7 @@ from .rules import Bonus
 if TYPE_CHECKING:
     from .engine import ChainEngine
 
-__all__ = ["PackedChain", "SingleChain"]
+__all__ = ["OneLaneChain", "PackedChain", "SingleChain"]
 
 Array = npt.NDArray[Any]
 
@@ -111,6 +113,24 @@ class SingleChain(Chain):
         )  # fmt: skip
         run_together(kernels.chain_steps, model.arguments, after, most, length * model.n_transitions)
 
+    def one_by_one(self, fit: Hashable, bonus: Bonus, counts: Array) -> Callable[[Array, int], None]:
+        """A function of losses and a line of the store: the occupancy of the policy before it, and then a step of Algorithm 1 from it."""
+        model, rule, layout = self.model(fit), self.engine.rule, self.engine.layout
+        scratch, chunk, lines = Scratch(model), chunk_of(model), self.policies.lines
+        most = min(get_threads(), model.threads)
+        buffers = np.empty((2 * most, min(chunk, max(layout.layer_sizes)) * layout.n_actions))
+        before = (chunk, model.width, 0, 0)
+        after = (
+            counts, lines, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, bonus.beta_loss / 2, bonus.beta_dynamics / 2,
+            rule.weight, rule.eta, buffers,
+        )  # fmt: skip
+
+        def step(losses: Array, line: int) -> None:
+            visit_once(model, lines, line - 1, counts, scratch)
+            run_together(kernels.chain_steps, model.arguments, (model.parts, 1, line, *before, losses, *after), most, model.n_transitions)
+
+        return step
+
     def _run_hedged(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         assert self.hedge is not None
         hedge, layout = self.hedge, self.engine.layout
@@ -138,8 +158,7 @@ class PackedChain(Chain):
     def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
         super().__init__(engine, contexts)
         layout = engine.layout
-        self.d = aligned(layout.n_states * self.lanes)
-        self.w = aligned(max(engine.layer_rows) * self.lanes)
+        self.d, self.w = aligned_parts([layout.n_states * self.lanes, engine.most_rows * self.lanes])
 
     @cached_property
     def classes(self) -> PackedClasses | None:
@@ -188,6 +207,8 @@ class PackedChain(Chain):
         )
 
     def table(self, models: list[Array], fits: tuple[Hashable, ...] = ()) -> Array:
+        if not models:
+            return np.empty((0, 2), np.int64)
         if fits and self.classes is not None and all(map(self.classes.has, fits)):
             return self.classes.table(fits)
         return np.array([_place(model) for model in models], np.int64).reshape(-1, 2)
@@ -215,3 +236,65 @@ class PackedChain(Chain):
             NO_ROWS if counts is None else counts, *betas, lower, found.table, found.radius, order, self.policies.lines, self.sum_q,
             self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess, NO_ROWS, self.d, self.w,
         )  # fmt: skip
+
+
+class _Lane(NamedTuple):
+    """Transitions as `kernels.one_lane` takes them; `width` is the number of actions if rows of whole states fill a vector, else 0."""
+
+    lines: Array
+    columns: Array
+    width: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.lines.nbytes + self.columns.nbytes
+
+
+class OneLaneChain(Chain):
+    """One context of a small layout under a rule with learning rate and occupancies: bit for bit a lane of a `PackedChain`."""
+
+    def __init__(self, engine: ChainEngine, contexts: list[Any]) -> None:
+        super().__init__(engine, contexts)
+        most = engine.most_rows
+        self._work = aligned_parts([size + LANES for size in (engine.layout.n_states, most, most, most)])
+
+    def _prepare(self, transitions: list[Transitions]) -> _Lane:
+        engine, t = self.engine, transitions[0]
+        lines, columns = aligned_parts([engine.packed_size + LANES] * 2)
+        lay_out_lane(*t.arguments, engine.packed_block, lines, columns)
+        return _Lane(lines, columns, t.width)
+
+    def interleave(self, rows: list[Array]) -> Array:
+        return rows[0]
+
+    def _model_bytes(self, model: _Lane) -> int:
+        return model.nbytes
+
+    def table(self, models: list[_Lane], fits: tuple[Hashable, ...] = ()) -> Array:
+        return np.empty((0, 2), np.int64)
+
+    def _visit(self, model: _Lane, counts: Array, k: int, count: int) -> None:
+        engine = self.engine
+        layout = engine.packed_block, engine.layout.offsets, engine.rows
+        one_lane_visits(*layout, model.lines, model.width, self.policies.lines, k, count, *self._work[:2], counts)
+
+    def _run(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
+        assert counts is not None
+        one_lane_steps(*self._arguments(fits.dynamics, bonus, counts, length, 0, self.policies.line(self.steps), self.losses(fits.loss)))
+
+    def one_by_one(self, fit: Hashable, bonus: Bonus, counts: Array) -> Callable[[Array, int], None]:
+        """See `SingleChain.one_by_one`."""
+        arguments = self._arguments(fit, bonus, counts, 1, 1, 0, NO_ROWS)
+
+        def step(losses: Array, line: int) -> None:
+            arguments[4], arguments[9] = line, losses
+            one_lane_steps(*arguments)
+
+        return step
+
+    def _arguments(self, fit: Hashable, bonus: Bonus, counts: Array, length: int, late: int, line: int, losses: Array) -> list[Any]:
+        engine, rule = self.engine, self.engine.rule
+        return [
+            engine.packed_block, engine.layout.offsets, engine.rows, length, line, late, *self.model(fit), losses, counts,
+            self.policies.lines, self.sum_q, self.v, *self._work, bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight, rule.eta,
+        ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .._support.fields import Fields
 from ..kernels._simd import LANES
-from ..model.layout import aligned
+from ..model.layout import aligned_parts
 from .self_tuning import START_GAP
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class HedgeSums:
 
     def __init__(self, engine: ChainEngine, lanes: int) -> None:
         self.size, self.log_actions, self._actions = _of_layout(engine.rows.tobytes(), lanes)
-        self.gap, self.total, self.excess = (aligned(self.size + LANES, zero=True) for _ in range(3))
+        self.gap, self.total, self.excess = aligned_parts([self.size + LANES] * 3)
         self.restart()
 
     def restart(self) -> None:

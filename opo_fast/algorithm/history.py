@@ -33,12 +33,10 @@ class History:
         if self.runs and self.runs[-1] == fits:
             self.length += 1
             return
-        names = "fit() of the losses oracle", "fit() of the dynamics oracle", "the losses oracle's version", "the dynamics oracle's version"
-        for name, fit in zip(names, fits, strict=True):
-            try:
-                hash(fit)
-            except TypeError:
-                raise OpoError(f"{name} is a {type(fit).__name__}: it must be hashable") from None
+        try:
+            hash(fits)
+        except TypeError:
+            _refuse_unhashable(fits)
         self.runs.append(fits)
         self.starts.append(self.length)
         self.length += 1
@@ -65,3 +63,13 @@ class History:
     def between(self, k: int, n: int) -> list[Fits]:
         """The fits of steps k..n-1, one for each run."""
         return self.runs[self._run(k) : self._run(n - 1) + 1] if k < n else []
+
+
+def _refuse_unhashable(fits: Fits) -> None:
+    """Raise the error about the first of the fits that cannot be hashed."""
+    names = "fit() of the losses oracle", "fit() of the dynamics oracle", "the losses oracle's version", "the dynamics oracle's version"
+    for name, fit in zip(names, fits, strict=True):
+        try:
+            hash(fit)
+        except TypeError:
+            raise OpoError(f"{name} is a {type(fit).__name__}: it must be hashable") from None

@@ -55,6 +55,10 @@ class PolicyStore:
         """Number of lines after the one of `step`."""
         return len(self.lines) - (self.line(step) + 1)
 
+    def is_full(self, budget: int) -> bool:
+        """Whether the store has all lines that it may have within `budget` bytes."""
+        return len(self.lines) >= max(2, budget // (8 * self.width))
+
     def grow(self, step: int, ahead: int, budget: int) -> bool:
         """Make space for some of the `ahead` steps after `step`, within `budget` bytes; whether the store grew."""
         used = self.line(step) + 1

@@ -17,6 +17,7 @@ from ..model.transitions import Transitions
 from . import algorithm1
 from .engine import ChainEngine
 from .history import Fits, History
+from .next_steps import NextSteps, next_steps
 from .rules import opo_rule
 
 __all__ = ["PolicyChain", "policy_chain"]
@@ -62,7 +63,11 @@ class PolicyChain:
         self.layout, self.action_mask = layout, as_mask(layout, action_mask)
         self._models, self._history = _Given(), History()
         rule = opo_rule(layout, eta, beta_loss, beta_dynamics)
-        self._engine = ChainEngine(layout, self.action_mask, rule, self._models, as_integer(memory, "memory", least=0))
+        self._engine = ChainEngine(layout, self.action_mask, rule, self._models, as_integer(memory, "memory", least=0), alone=True)
+        self._next: NextSteps | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_next": None}
 
     def append(self, model: LayeredMDP) -> None:
         """Add the model f^k, P^k of the next step, of the chain's layout and mask.
@@ -70,7 +75,8 @@ class PolicyChain:
         Dynamics count as unchanged if they are the same transitions object (see `LayeredMDP.with_losses`), losses if they are the
         same array object. The chain keeps references to the models.
         """
-        _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask)
+        if type(model) is not LayeredMDP or model.layout is not self.layout or model.transitions.action_mask is not self.action_mask:
+            _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask)
         self._models.add(model)
         self._history.append(Fits(id(model.losses), id(model.transitions)))
 
@@ -85,15 +91,27 @@ class PolicyChain:
         out : ndarray of float64, shape (n_states, A), optional
             Array to be filled with the policy; C-contiguous.
         """
-        chain, lane = self._engine.chain(None, self._history, len(self))
-        rows = chain.policy(lane)
-        full = to_fill(out, "out", self.layout.shape)
-        if self.action_mask is None:
-            full[...] = rows.reshape(self.layout.shape)
-        else:
-            full[...] = 0.0
-            full[self.action_mask] = rows
-        return full
+        with self._engine.lock:
+            rows = self._rows()
+            if out is None and self.action_mask is None:
+                return rows.reshape(self.layout.shape).copy()
+            full = to_fill(out, "out", self.layout.shape)
+            if self.action_mask is None:
+                full[...] = rows.reshape(self.layout.shape)
+            else:
+                full[...] = 0.0
+                full[self.action_mask] = rows
+            return full
+
+    def _rows(self) -> Array:
+        """The policy after all models, one number per row."""
+        n, ready = self._history.length, self._next
+        if ready is not None and ready.advance(n):
+            return ready.chain.policy(0)
+        self._next = None
+        chain, _ = self._engine.chain(None, self._history, n)
+        self._next = next_steps(chain, self._history)
+        return chain.policy(0)
 
 
 def policy_chain(

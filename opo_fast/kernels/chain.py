@@ -13,7 +13,7 @@ from ._sync import barrier
 from .evaluation import expectation
 from .forward import visit_sweep
 
-__all__ = ["backup", "chain_steps", "optimistic_losses"]
+__all__ = ["backup", "chain_steps", "optimistic_losses", "policy_step"]
 
 
 @inlined
@@ -121,7 +121,7 @@ def _normalize(rows, r0, lo, hi, e, following):
 
 
 @inlined
-def _policy_step(rows, lo, hi, width, eta, step, q, e):
+def policy_step(rows, lo, hi, width, eta, step, q, e):
     """Values of states lo..hi-1 under their policies, sums of Q, and the policies after the step."""
     r0 = rows[lo]
     n = rows[hi] - r0
@@ -158,7 +158,7 @@ def backup(model, team, optimism, greedy, step, lines):
             if greedy:
                 _greedy_step(rows, lo, hi, lines.q, step.policy, step.v)
             else:
-                _policy_step(rows, lo, hi, lines.width, rule.eta, step, lines.q, lines.e)
+                policy_step(rows, lo, hi, lines.width, rule.eta, step, lines.q, lines.e)
         barrier(team.gate, team.me, team.n)
 
 

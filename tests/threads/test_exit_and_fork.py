@@ -170,7 +170,7 @@ def test_a_fork_does_not_wait_for_chains_of_another_thread(shared_always):
     held, stop = threading.Event(), threading.Event()
 
     def hold():
-        with engine._lock:
+        with engine.lock:
             held.set()
             stop.wait(60)
 
@@ -188,7 +188,7 @@ def test_a_fork_does_not_wait_for_chains_of_another_thread(shared_always):
         stop.set()
         holder.join()
     assert agent.policy(0).tobytes() == before
-    with engine._lock:
+    with engine.lock:
         assert in_child(lambda: agent.policy(0)) == 0
 
 
