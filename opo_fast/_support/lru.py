@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 __all__ = ["LRU"]
@@ -51,8 +51,19 @@ class LRU(Generic[T]):
         with _LOCK:
             self.nbytes += size - self._values.pop(key, (None, 0))[1]
             self._values[key] = (value, size)
-            while self.nbytes > self.budget and len(self._values) > 1:
-                self.nbytes -= self._values.popitem(last=False)[1][1]
+            self._shrink()
+
+    def put_all(self, values: Iterable[tuple[Hashable, T]], size: int) -> None:
+        """Store several values by key, each of which takes `size` bytes."""
+        with _LOCK:
+            for key, value in values:
+                self.nbytes += size - self._values.pop(key, (None, 0))[1]
+                self._values[key] = (value, size)
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self.nbytes > self.budget and len(self._values) > 1:
+            self.nbytes -= self._values.popitem(last=False)[1][1]
 
     def __len__(self) -> int:
         return len(self._values)

@@ -73,13 +73,12 @@ def _of_bonuses(agent: ChainAgent, chain: Chain, lane: int, context: Any) -> dic
     betas = agent.rule.bonus(chain.steps - 1)
     visits, v = t.scatter(chain.last[lane :: chain.lanes].copy()), chain.v[lane :: chain.lanes]
     allowed = np.ones(layout.shape, bool) if model.action_mask is None else model.action_mask
-    q, vacuous = model.losses.copy(), np.zeros(layout.shape, bool)
-    for h, layer in enumerate(map(layout.layer, range(layout.horizon))):
-        b = bonus(visits[layer], betas.beta_loss) + agent.rule.weight * bonus(visits[layer], float(betas.beta_dynamics[h]))
-        vacuous[layer] = b >= layout.horizon - h
-        q[layer] -= b
-        if h < layout.horizon - 1:
-            q[layer] += expected_next(t.arrays()[h], v[layout.layer(h + 1)], q[layer].shape)
+    stage = np.repeat(np.arange(layout.horizon), layout.layer_sizes)[:, None]
+    b = bonus(visits, betas.beta_loss) + agent.rule.weight * bonus(visits, betas.beta_dynamics[stage])
+    q, vacuous = model.losses - b, b >= layout.horizon - stage
+    for h, array in enumerate(t.arrays()):
+        layer = layout.layer(h)
+        q[layer] += expected_next(array, v[layout.layer(h + 1)], q[layer].shape)
     share = float(vacuous[allowed].mean())
     if agent.history[chain.steps - 1].loss_version is not None:
         return {"vacuous_bonuses": share}

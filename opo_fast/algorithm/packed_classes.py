@@ -16,12 +16,18 @@ from ..model.layout import address, aligned
 if TYPE_CHECKING:
     from .engine import ChainEngine
 
-__all__ = ["PackedClasses"]
+__all__ = ["PackedClasses", "fits"]
 
 Array = npt.NDArray[Any]
 
+_NO_ROWS = np.empty(0, np.int64)
 MOST_BYTES = 1 << 20
 """Maximum size of the candidates at the contexts of a pack; of larger classes, only the candidates that a step needs are laid out."""
+
+
+def fits(losses: int, dynamics: int) -> bool:
+    """Whether so many numbers of the candidates at a context are laid out for a pack."""
+    return 8 * LANES * (losses + dynamics) <= MOST_BYTES
 
 
 class PackedClasses:
@@ -30,9 +36,9 @@ class PackedClasses:
     Parameters
     ----------
     engine : ChainEngine
-    losses : list of ndarrays (n, n_states, A), one per context
-        In [0, 1].
-    dynamics : list of ndarrays (m, transitions), one per context
+    losses : ndarray, shape (k, n, n_states * A)
+        In [0, 1], for k contexts.
+    dynamics : ndarray, shape (k, m, transitions)
         Rows in their order, layer after layer, those of masked pairs among them.
 
     Attributes
@@ -44,15 +50,13 @@ class PackedClasses:
         Whether the rows of all dynamics are probabilities at all contexts.
     """
 
-    def __init__(self, engine: ChainEngine, losses: list[Array], dynamics: list[Array]) -> None:
-        layout, mask = engine.layout, engine.action_mask
-        f = np.array(losses).reshape(len(losses), len(losses[0]), -1)
-        p = np.array(dynamics)
+    def __init__(self, engine: ChainEngine, losses: Array, dynamics: Array) -> None:
+        layout, mask, f, p = engine.layout, engine.action_mask, losses, dynamics
         if mask is not None:
             f = f[:, :, mask.reshape(-1)]
             p = p[:, :, np.repeat(mask.reshape(-1)[: layout.next_sizes.size], layout.next_sizes)]
-        self.losses, self.dynamics, valid = _packed(f), _packed(p, fill=False), np.empty(p.shape[1], bool)
-        pack_candidates(p, engine.row_starts, tolerance_of(FLOAT64), self.dynamics, valid)
+        self.losses, _ = _packed(f, _NO_ROWS)
+        self.dynamics, valid = _packed(p, engine.row_starts)
         self._valid, self.sound = valid.tolist(), bool(valid.all())
         self.base, self._stride = address(self.dynamics), self.dynamics.strides[0]
         self._size = self.dynamics.shape[1]
@@ -63,13 +67,13 @@ class PackedClasses:
         """The classes of an engine, or None if its source cannot list their candidates or they are too large."""
         at = getattr(engine.source, "candidates_at", None)
         first = None if at is None else at(contexts[0])
-        if first is None or 8 * LANES * sum(array.size for array in first) > MOST_BYTES:
+        if first is None or not fits(*(array.size for array in first)):
             return None
         both = [first, *map(at, contexts[1:])]  # type: ignore[arg-type]
         if None in both:
             return None
-        losses, dynamics = zip(*both, strict=True)
-        return cls(engine, list(losses), list(dynamics))
+        losses, dynamics = map(np.array, zip(*both, strict=True))
+        return cls(engine, losses.reshape(*losses.shape[:2], -1), dynamics)
 
     @property
     def nbytes(self) -> int:
@@ -98,10 +102,9 @@ class PackedClasses:
         return np.minimum.reduce(some, axis=0, out=aligned(some.shape[1]))
 
 
-def _packed(values: Array, *, fill: bool = True) -> Array:
-    """(contexts, candidates, entries) as (candidates, entries * lanes); without `fill` lanes of no context alone are filled."""
+def _packed(values: Array, starts: Array) -> tuple[Array, Array]:
+    """(contexts, candidates, entries) as (candidates, entries * lanes), and whether the rows of each candidate are probabilities."""
     count, n, size = values.shape
-    packed = aligned(n * size * LANES, zero=count < LANES)
-    if fill:
-        packed.reshape(n, size, LANES)[:, :, :count] = values.transpose(1, 2, 0)
-    return packed.reshape(n, -1)
+    packed, valid = aligned(n * size * LANES, zero=count < LANES), np.empty(n, bool)
+    pack_candidates(values.reshape(-1), count, starts, size, tolerance_of(FLOAT64), packed, valid)
+    return packed.reshape(n, -1), valid

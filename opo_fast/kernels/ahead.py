@@ -11,7 +11,7 @@ from .packed import packed_steps, packed_visits
 from .packed_self_tuning import packed_self_tuning_steps
 from .weights import count_saturated
 
-__all__ = ["packed_ahead", "packed_fit_runs", "packed_self_tuning_ahead"]
+__all__ = ["packed_ahead", "packed_first_runs", "packed_fit_runs", "packed_self_tuning_ahead"]
 
 
 @kernel
@@ -91,3 +91,26 @@ def packed_fit_runs(
             lower, table[:count], none, order, store, regret, v, gap, total, log_actions, moved, none, d, w,
         )  # fmt: skip
         begin = end
+
+
+@kernel
+def packed_first_runs(
+    block, layers, rows, ends, fits, slots, losses, dynamics, visits, counted, store, sum_q, v, d, w, half_loss, half_dynamics, weight, eta
+):  # fmt: skip
+    """The steps of `packed_steps` under one fit after another, from the first step on.
+
+    Steps before ends[r] that come after those of r - 1 have the loss fits[r, 0] and the dynamics fits[r, 1], lines of `losses` and
+    `dynamics`. Line slots[r] of `visits` counts the first counted[slots[r]] policies under these dynamics; it is brought up to date first.
+    `store` has a line for the policy of each step and for that after the last.
+    """
+    begin = 0
+    for r in range(ends.size):
+        data = dynamics[fits[r, 1]]
+        at = slots[r]
+        packed_visits(block, layers, rows, data, store, counted[at], begin - counted[at], d, w, visits[at])
+        packed_steps(
+            block, layers, rows, ends[r] - begin, begin, 0, 0, data, losses[fits[r, 0]], visits[at], store, sum_q, v, d, w, half_loss,
+            half_dynamics, weight, eta,
+        )  # fmt: skip
+        counted[at] = ends[r] - 1
+        begin = ends[r]

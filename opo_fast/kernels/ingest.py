@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ._jit import brief, inlined, kernel
-from ._simd import strided, tadd, tload, tstore, vmin, vset, vstore, vsum, vtranspose
+from ._simd import strided, tadd, tload, tstore, vadd, vfma, vget, vload, vmax, vmin, vset, vstore, vsub, vsum, vtranspose
 
 __all__ = [
     "check_csr", "check_dense", "check_path", "check_unit", "ingest_dense", "pack_candidates", "pack_lane", "take_csr",
@@ -18,25 +18,55 @@ __all__ = [
 ]  # fmt: skip
 
 
-@kernel
-def pack_candidates(values, starts, tolerance, packed, valid):
-    """Lay values[context, candidate] out side by side, a line of `packed` for each candidate, whose entry e of a context is 8 e + context.
+@inlined
+def _side_by_side(values, v0, stride, count, size, packed, p0):
+    """packed[p0 + 8 e + c] = values[v0 + c stride + e] for contexts c < count and entries e < size."""
+    # Eight entries of eight contexts at a time, transposed in registers.
+    full = size // 8 * 8 if count == 8 else 0
+    for e in range(0, full, 8):
+        tile = vtranspose(tload(values, strided(v0 + e, stride, 8), 0))
+        tstore(packed, strided(p0 + 8 * e, 8, 8), 0, tile)
+    for c in range(count):
+        for e in range(full, size):
+            packed[p0 + 8 * e + c] = values[v0 + c * stride + e]
 
-    `valid` tells of each candidate whether the rows, which begin at `starts`, are probabilities at all contexts.
+
+@inlined
+def _are_rows(packed, p0, starts, size, count, tolerance):
+    """Whether the rows that begin at `starts` are probabilities in each of the first `count` lanes."""
+    zero = vset(0.0)
+    one = vset(1.0)
+    least = zero
+    worst = zero
+    strange = zero
+    for row in range(starts.size):
+        total = zero
+        for e in range(starts[row], starts[row + 1] if row + 1 < starts.size else size):
+            x = vload(packed, p0 + 8 * e)
+            total = vadd(total, x)
+            least = vmin(x, least)
+        miss = vsub(total, one)
+        worst = vmax(vmax(miss, vsub(zero, miss)), worst)
+        # NaN as soon as one sum is not finite.
+        strange = vfma(miss, zero, strange)
+    good = True
+    for c in range(count):
+        good = good and vget(least, c) >= 0.0 and vget(worst, c) <= tolerance and vget(strange, c) == 0.0
+    return good
+
+
+@kernel
+def pack_candidates(values, count, starts, size, tolerance, packed, valid):
+    """Lay out candidates at `count` contexts side by side: entry e of candidate i at context c goes to packed[8 (i size + e) + c].
+
+    `values` has the candidates of one context after another, with `size` entries each. `valid` tells of each candidate whether the rows,
+    which begin at `starts`, are probabilities at all contexts.
     """
-    count, n, size = values.shape
+    n = valid.size
     for i in range(n):
-        good = True
-        for c in range(count):
-            for row in range(starts.size):
-                total = 0.0
-                for e in range(starts[row], starts[row + 1] if row + 1 < starts.size else size):
-                    x = values[c, i, e]
-                    packed[i, 8 * e + c] = x
-                    total += x
-                    good = good and x >= 0.0
-                good = good and abs(total - 1.0) <= tolerance
-        valid[i] = good
+        p0 = 8 * i * size
+        _side_by_side(values, i * size, n * size, count, size, packed, p0)
+        valid[i] = _are_rows(packed, p0, starts, size, count, tolerance)
 
 
 @kernel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -98,19 +97,16 @@ def fault_of_row(layout: Layout, h: int, pair: int, where: str | Place, entry: t
     return OpoError(f"{place}: the row sums to {total!r}; 1 is needed (rows are not renormalised)")
 
 
-_shape, _dtype = operator.attrgetter("shape"), operator.attrgetter("dtype")
-
-
 def is_plain(arrays: Any, layout: Layout, n: int | None = None) -> bool:
     """Whether these are the common case: a nonempty list of float64 ndarrays of the right shapes; with `n`, of so many models each."""
-    shapes = layout.dense_shapes if n is None else [(n, *shape) for shape in layout.dense_shapes]
-    return (
-        type(arrays) is list
-        and list(map(type, arrays)) == [np.ndarray] * len(arrays)
-        and list(map(_shape, arrays)) == shapes != []
+    shapes = layout.dense_shapes
+    if type(arrays) is not list or len(arrays) != len(shapes) or not shapes:
+        return False
+    for array, shape in zip(arrays, shapes, strict=True):
         # NumPy's native float64 is a single object, so comparing is fast.
-        and all(map(FLOAT64.__eq__, map(_dtype, arrays)))
-    )
+        if type(array) is not np.ndarray or array.dtype != FLOAT64 or array.shape != (shape if n is None else (n, *shape)):
+            return False
+    return True
 
 
 _SMALL = 1 << 17
@@ -120,10 +116,10 @@ _WORTH_ALIGNING = 1 << 11
 
 def small_dense(layout: Layout, arrays: Any) -> Array | None:
     """The blocks of a small ordinary model, laid out in one kernel call; None if anything is unusual or wrong."""
-    total = int(layout.dense_block[-1])
+    total, most_rows = layout.dense_sizes
     if total > _SMALL or not is_plain(arrays, layout) or len(set(map(id, arrays))) < len(arrays):
         return None
-    data, sums = aligned(total, worth=_WORTH_ALIGNING), np.empty(layout.n_actions * max(layout.layer_sizes))
+    data, sums = aligned(total, worth=_WORTH_ALIGNING), np.empty(most_rows)
     flat = np.concatenate(arrays, axis=None)
     valid = ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), sums, data)
     return data if valid else None

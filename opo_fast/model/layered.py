@@ -53,6 +53,9 @@ class LayeredMDP(Immutable):
         See `Transitions`; and losses that are not in [0, 1] or have a wrong shape.
     """
 
+    transitions: Transitions
+    layout: Layout
+    _own_losses: Array
     _transient = ("losses", "row_losses", "own_row_losses", "loss_place")
 
     def __init__(
@@ -65,10 +68,12 @@ class LayeredMDP(Immutable):
         dtype: npt.DTypeLike = np.float64,
     ) -> None:
         instance(layout, "layout", Layout)
-        self.transitions = as_transitions(layout, transitions, cast("Array | None", action_mask), dtype=dtype)
-        self.layout = layout
-        self._own_losses = as_losses(layout, losses)
-        self._seal()
+        if type(transitions) is list and action_mask is None:
+            stored = Transitions(layout, transitions, dtype=dtype)
+        else:
+            stored = as_transitions(layout, transitions, cast("Array | None", action_mask), dtype=dtype)
+        # One update is faster than setting attributes, each of which is checked.
+        vars(self).update(transitions=stored, layout=layout, _own_losses=as_losses(layout, losses), _sealed=True)
 
     @classmethod
     def _of(cls, transitions: Transitions, own_losses: Array) -> LayeredMDP:

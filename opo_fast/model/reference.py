@@ -106,7 +106,7 @@ def solve_layer(mdp: LayeredMDP | UpdatableMDP, stage: int, v: Array) -> Solutio
     return Solution(q, q[states, best], policy)
 
 
-def bonus(visits: Array, beta: float) -> Array:
+def bonus(visits: Array, beta: float | Array) -> Array:
     """min{1, (beta/2) / (1 + visits)} (paper, eq. (2))."""
     return np.minimum(1.0, (beta / 2) / (1.0 + visits))
 

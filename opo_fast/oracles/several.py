@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from .._support.checks import frozen
 from ..kernels.ingest import check_unit
-from ..model.contextual import context_key
 from ..model.transitions import DENSE, Transitions
 from .finite import LINES_BYTES, FiniteDynamicsOracle, FiniteLossOracle
 
@@ -19,49 +18,52 @@ __all__ = ["dynamics_at", "losses_at"]
 Array = npt.NDArray[Any]
 
 
-def losses_at(oracle: FiniteLossOracle, contexts: Sequence[Any]) -> Array:
-    """`FiniteLossOracle.candidates_at` for k contexts, shape (k, n, n_states, A). The class is asked about each new context once."""
+def losses_at(oracle: FiniteLossOracle, contexts: Sequence[Any], keys: Sequence[Hashable]) -> Array:
+    """`FiniteLossOracle.candidates_at` for k contexts, shape (k, n, n_states, A). The class is asked about each new context once.
+
+    `keys` has the `context_key` of each context.
+    """
     if oracle.function_class.together is None:
         return np.array([oracle.candidates_at(context) for context in contexts])
     answers = np.empty((len(contexts), oracle.scores.size, *oracle.layout.shape))
-    new = []
-    for i, context in enumerate(contexts):
-        key = context_key(context)
-        known = oracle._answers.get(key)
+    new, get, ask = [], oracle._answers.get, oracle.together_at
+    for i, key in enumerate(keys):
+        known = get(key)
         if known is None:
-            new.append((i, key))
-            answers[i] = oracle.together_at(context)
+            new.append(i)
+            answers[i] = ask(contexts[i])
         else:
             answers[i] = known
     if check_unit(answers.reshape(-1), np.empty(1, np.int64)):
-        for i, _ in new:
+        for i in new:
             oracle.check_stack(answers[i], contexts[i])
     frozen(answers)
-    for i, key in new:
-        oracle._answers.put(key, answers[i], answers[i].nbytes)
+    oracle._answers.put_all([(keys[i], answers[i]) for i in new], answers[0].nbytes)
     return answers
 
 
-def dynamics_at(oracle: FiniteDynamicsOracle, contexts: Sequence[Any]) -> Array | None:
+def dynamics_at(oracle: FiniteDynamicsOracle, contexts: Sequence[Any], keys: Sequence[Hashable]) -> Array | None:
     """All candidate dynamics at k contexts, shape (k, m, transitions), rows in their order; None if one of them is not dense."""
     block, m = oracle.layout.dense_block, oracle.scores.size
     answers = np.empty((len(contexts), m, int(block[-1])))
     if oracle.function_class.together is None or answers[0].nbytes > LINES_BYTES or not answers.size:
         listed = all(_list(answers[i], oracle._answer(context), block) for i, context in enumerate(contexts))
         return answers if listed else None
-    new, ends = [], block.tolist()
-    for i, context in enumerate(contexts):
-        key = context_key(context)
-        known = oracle._answers.get(key)
+    new, get, ask = [], oracle._answers.get, oracle.together_at
+    layers = [
+        answers[:, :, begin:end].reshape(len(contexts), m, *shape)
+        for begin, end, shape in zip(block[:-1].tolist(), block[1:].tolist(), oracle.layout.dense_shapes, strict=True)
+    ]
+    for i, key in enumerate(keys):
+        known = get(key)
         if known is None:
-            new.append((i, key))
-            for h, stack in enumerate(oracle.together_at(context)):
-                answers[i, :, ends[h] : ends[h + 1]] = stack.reshape(m, -1)
+            new.append(i)
+            for layer, stack in zip(layers, ask(contexts[i]), strict=True):
+                layer[i] = stack
         else:
             answers[i] = known.lines
     frozen(answers)
-    for i, key in new:
-        oracle._answers.put(key, *oracle.in_lines(answers[i]))
+    oracle._answers.put_all([(keys[i], oracle.in_lines(answers[i])[0]) for i in new], answers[0].nbytes)
     return answers
 
 

@@ -9,7 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algorithm.chain import Chain
+from ..algorithm.first_runs import FirstRuns
+from ..algorithm.forms import PackedChain
+from ..algorithm.packed_classes import PackedClasses
 from ..algorithm.prepared import PreparedSteps, SharedHistory, prepared_steps
+from .tables import ContextTables
 
 __all__ = ["ChainsAhead", "Place"]
 
@@ -33,11 +37,13 @@ class ChainsAhead:
     Parameters
     ----------
     agent : ChainAgent
+    tables : ContextTables
+        They have the contexts that are prefetched.
     """
 
-    def __init__(self, agent: Any) -> None:
-        self.agent = agent
-        self._shared = SharedHistory(agent, agent.history)
+    def __init__(self, agent: Any, tables: ContextTables) -> None:
+        self.agent, self.tables = agent, tables
+        self._shared = SharedHistory(agent, agent.history) if agent.plausible else FirstRuns(agent.history)
         self._prepared: dict[int, PreparedSteps] = {}
         self._taken: list[tuple[PreparedSteps, int]] = []
 
@@ -61,12 +67,11 @@ class ChainsAhead:
         agent, found = self.agent, list[Place]()
         known: dict[int, PreparedSteps | None] = {}
         group = agent.lookahead
-        advance = self._shared.advance if agent.plausible else Chain.advance
         if len(self._prepared) > KEPT:
             self._prepared.clear()
         for j in range(most):
             if group > 1 and (first + j) % group == 0:
-                agent.engine.prefetch(contexts[j : j + group], agent.history, agent.steps, advance)
+                agent.engine.prefetch(contexts[j : j + group], agent.history, agent.steps, self._shared.advance, self._begin)
             try:
                 place = self._place(contexts[j], keys[j], known)
             except Exception:
@@ -78,6 +83,12 @@ class ChainsAhead:
                 break
             found.append(place)
         return found
+
+    def _begin(self, chain: Chain) -> None:
+        """Tell a new chain the candidates at its contexts, where the tables have them as the oracles would give them."""
+        known = self.tables.candidates(chain.contexts)
+        if known is not None and isinstance(chain, PackedChain):
+            chain.classes = PackedClasses(chain.engine, *known)
 
     def _place(self, context: Any, key: Hashable, known: dict[int, PreparedSteps | None]) -> Place:
         """The place of one context; `known` has the prepared steps of the chains that have been advanced for this block."""

@@ -22,14 +22,13 @@ from ..agents.opo import OPO, PATIENCE
 from ..algorithm.history import Fits
 from ..kernels._simd import LANES
 from ..kernels.models import play_models
-from ..model.batches import model_table
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layered import LayeredMDP
 from ..model.operations import bernoulli
 from ..oracles.together import OraclesTogether, alike
 from .ahead import ChainsAhead, Place
 from .columns import COLUMNS, DIAGNOSTICS, ERRORS, looks_at
-from .tables import ContextTables, start_values
+from .tables import ContextTables, models_side_by_side, start_values
 from .worlds import ModelWorld
 
 if TYPE_CHECKING:
@@ -121,8 +120,8 @@ class Lockstep:
         for i, run in enumerate(runs):
             run._columns = {name: column[i] for name, column in self.columns.items()}
         self._ahead: list[tuple[Any, list[Hashable]]] = [([], []) for _ in runs]
-        self._chains = [ChainsAhead(agent) for agent in self.agents]
-        self._on, self._most = True, 1
+        self._chains = [ChainsAhead(agent, tables) for agent in self.agents]
+        self._on, self._most, self._changed = True, 1, False
         block = min(BLOCK, BLOCK_TRANSITIONS // max(1, tables.size), tables.most)
         self._window = max(1, block // (len(runs) * LANES)) * LANES
         # Losses that the environment draws are drawn in the order of the episodes, and once.
@@ -144,7 +143,9 @@ class Lockstep:
             self._look()
             return
         took = time.perf_counter() - began
-        self._most = 2 * count if took < SLOW * count else max(1, min(2 * count, int(LONGEST * count / took)))
+        # A block that ends with a change was too long, and one that ends for another reason was not.
+        most = 2 * count if self._changed else max(self._most, 2 * count)
+        self._most = most if took < SLOW * count else max(1, min(most, int(LONGEST * count / took)))
         for run in self.runs:
             run.passed(count, took / len(self.runs))
 
@@ -271,7 +272,7 @@ class Lockstep:
         looked = self._look_at(block)
         for i, chains in enumerate(self._chains):
             chains.take(block.places[i], block.policies[i], block.gaps[i], block.saturation[i])
-        table = model_table(block.mdps)
+        table = models_side_by_side(block.mdps)
         policies = block.policies.reshape(block.lines.size, -1)
         values = start_values(block.mdps, table, policies, tolerance=tolerance_of(np.float64))
         if values is None:
@@ -376,7 +377,7 @@ class Lockstep:
             return 0
         changes = np.flatnonzero((changed | also).any(axis=0)).tolist()
         same = changes[0] if changes else block.size
-        count = same + bool(changes)
+        count, self._changed = same + bool(changes), bool(changes)
         contexts = [[some[j] for some in block.contexts] for j in range(count)]
         for (oracles, gained), after in zip(both, (loss_scores, scores), strict=True):
             if same:

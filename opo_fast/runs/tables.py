@@ -11,21 +11,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._support.checks import frozen
 from .._support.threads import run_together
+from ..algorithm.packed_classes import fits
 from ..kernels.forward import STATES
-from ..kernels.models import backward_models
+from ..kernels.models import TABLE, backward_models
 from ..model.arguments import UNCHECKED
 from ..model.batches import model_table
+from ..model.contextual import context_key
 from ..model.layered import LayeredMDP
-from ..model.layout import Layout, uniform_policy
+from ..model.layout import Layout, address, uniform_policy
+from ..oracles.finite import LINES_BYTES
 from ..oracles.several import dynamics_at, losses_at
 
-__all__ = ["ContextTables"]
+__all__ = ["ContextTables", "models_side_by_side", "start_values"]
 
 Array = npt.NDArray[Any]
 
 ROOM = 1 << 23
 """Bytes that the tables may take, for each run."""
+COPIED = 1 << 13
+"""Transitions of new models that are copied side by side."""
 FIRST = 64
 """Contexts that the tables have room for at first."""
 
@@ -60,6 +66,10 @@ class ContextTables:
         self.size = int(layout.dense_block[-1])
         self._shapes = (loss_oracle.scores.size, self.n_rows), (dynamics_oracle.scores.size, self.size)
         line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + 2)
+        (n, _), (m, _) = self._shapes
+        # As `FiniteDynamicsOracle.candidates_at` decides.
+        few = 0 < 8 * m * self.size <= LINES_BYTES and fits(n * self.n_rows, m * self.size)
+        self._listed = few and dynamics_oracle.function_class.together is not None
         self.most = runs * ROOM // line
         self.lines: dict[Hashable, int] = {}
         self._unused: list[int] = []
@@ -78,7 +88,8 @@ class ContextTables:
             if old:
                 grown[:old] = getattr(self, name)
             setattr(self, name, grown)
-        self._unused += range(old, k)
+        # The last one is used first, so that new contexts have lines in a row.
+        self._unused += range(k - 1, old - 1, -1)
 
     losses: Array
     dynamics: Array
@@ -91,9 +102,9 @@ class ContextTables:
         if not new:
             return True
         self._make_room(len(new), needed.union(keys))
-        asked = [context for context, _ in new.values()]
+        asked, unknown = [context for context, _ in new.values()], list(new)
         try:
-            losses, dynamics = losses_at(self.loss_oracle, asked), dynamics_at(self.dynamics_oracle, asked)
+            losses, dynamics = losses_at(self.loss_oracle, asked, unknown), dynamics_at(self.dynamics_oracle, asked, unknown)
         except Exception:
             # The error is raised in the episode that plays this context.
             return False
@@ -103,18 +114,46 @@ class ContextTables:
         self.losses[lines], self.dynamics[lines] = losses.reshape(len(new), -1, self.n_rows), dynamics
         # The values of the optimum and of the uniform policy, once for each context.
         models, uniform = [mdp for _, mdp in new.values()], uniform_policy(self.layout, None).reshape(1, -1)
-        table = model_table(models)
+        table = models_side_by_side(models)
         for values, greedy in ((self.best, 1), (self.uniform, 0)):
             values[lines] = start_values(models, table, uniform.copy(), greedy=greedy)
         self.lines.update(zip(new, lines, strict=True))
         return True
 
+    def candidates(self, contexts: Sequence[Any]) -> tuple[Array, Array] | None:
+        """Losses and dynamics of the candidates at some contexts, (k, n, n_rows) and (k, m, n_transitions).
+
+        None unless the oracles keep them in such arrays too, and the tables have all of the contexts.
+        """
+        lines = [self.lines.get(context_key(context)) for context in contexts] if self._listed else [None]
+        if None in lines:
+            return None
+        first, end = lines[0], lines[0] + len(lines)  # type: ignore[operator]
+        which: Any = slice(first, end) if lines == list(range(first, end)) else lines  # type: ignore[arg-type]
+        return self.losses[which], self.dynamics[which]
+
     def _make_room(self, count: int, needed: set[Hashable]) -> None:
         if len(self._unused) < count and self.best.size < self.most:
             self._allocate(min(self.most, max(2 * self.best.size, self.best.size + count)))
         if len(self._unused) < count:
-            for key in [key for key in self.lines if key not in needed]:
-                self._unused.append(self.lines.pop(key))
+            self._unused += [self.lines.pop(key) for key in [key for key in self.lines if key not in needed][::-1]]
+
+
+def models_side_by_side(mdps: Sequence[LayeredMDP]) -> tuple[Any, ...]:
+    """`model_table`. New models that are small are copied side by side: to ask where the arrays of each one are would take longer."""
+    first = mdps[0].transitions
+    size, block = first.data.size, first.layout.dense_block
+    new = "places" not in vars(mdps[-1].transitions) and len(mdps) * size <= COPIED
+    # Models with this very array of blocks are dense, and no layer of theirs is a copy.
+    if not new or any(mdp.transitions.block is not block for mdp in mdps):
+        return model_table(mdps)
+    data = frozen(np.concatenate([mdp.transitions.data for mdp in mdps]))
+    losses = frozen(np.concatenate([mdp._own_losses for mdp in mdps], axis=None))
+    table = np.empty((len(mdps), TABLE), np.int64)
+    table[:] = first.places + mdps[0].loss_place
+    each = 8 * np.arange(len(mdps))
+    table[:, 1], table[:, -1] = address(data) + size * each, address(losses) + first.n_rows * each
+    return table, data, first.indptr, first.indices, block, losses, first.layout.offsets, first.rows
 
 
 def start_values(

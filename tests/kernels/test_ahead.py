@@ -132,15 +132,18 @@ def test_each_run_of_fits_has_its_own_losses_dynamics_and_sets(n):
         np.testing.assert_array_equal(one, other)
 
 
-def test_candidates_side_by_side_and_which_are_dynamics():
+@pytest.mark.parametrize("count", [2, 7, 8])
+def test_candidates_side_by_side_and_which_are_dynamics(count):
     rng = np.random.default_rng(3)
-    values = np.concatenate([rng.dirichlet(np.ones(m), (2, 4, 3)).reshape(2, 4, -1) for m in (2, 3)], axis=2)
+    values = np.concatenate([rng.dirichlet(np.ones(m), (count, 6, 3)).reshape(count, 6, -1) for m in (2, 3)], axis=2)
     starts = np.array([0, 2, 4, 6, 9, 12])
     values[1, 1, 4] += 1e-3
     values[0, 2, [6, 7]] = -0.1, values[0, 2, 6] + values[0, 2, 7] + 0.1
     values[1, 3, 0] = np.nan
-    packed, valid = np.zeros((4, 15 * LANES)), np.empty(4, bool)
-    pack_candidates(values, starts, 1e-8, packed, valid)
-    assert valid.tolist() == [True, False, False, False]
-    np.testing.assert_array_equal(packed.reshape(4, 15, LANES)[:, :, :2], values.transpose(1, 2, 0))
-    assert not packed.reshape(4, 15, LANES)[:, :, 2:].any()
+    values[count - 1, 4, 14] = np.inf
+    packed, valid = np.zeros(6 * 15 * LANES), np.empty(6, bool)
+    pack_candidates(values.reshape(-1), count, starts, 15, 1e-8, packed, valid)
+    assert valid.tolist() == [True, False, False, False, False, True]
+    packed = packed.reshape(6, 15, LANES)
+    np.testing.assert_array_equal(packed[:, :, :count], values.transpose(1, 2, 0))
+    assert not packed[:, :, count:].any()
