@@ -1,6 +1,7 @@
-"""The first steps of chains that begin under a history whose fits change often at first: one call of a kernel for all of them.
+"""The first steps of a chain, during which the fits change often, in one kernel call.
 
-`Chain.advance` calls a kernel for each run of equal fits. The fits of the first episodes change from one to the next, later ones hardly.
+`Chain.advance` calls a kernel for each run of equal fits. In the first episodes the fits change from one episode to the next, and later
+hardly ever. A new context's chain has to go through all of them.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ __all__ = ["FirstRuns"]
 Array = npt.NDArray[Any]
 
 FEW, MANY = 3, 64
-"""Numbers of runs between which the call is worth it, and keeps few sums of visits."""
+"""With fewer runs one call saves nothing; with more there would be too many sums of visits."""
 
 
 class _Runs(NamedTuple):
-    """Runs of steps under the same fits, as `packed_first_runs` takes them."""
+    """Runs of equal fits, in the form that `packed_first_runs` takes."""
 
     ends: Array
-    """The first step after each."""
+    """The first step after each run."""
     fits: Array
     slots: Array
-    """Where the visits under the dynamics of each run are among those of all `dynamics`."""
+    """For each run, the index of its dynamics in `dynamics`."""
     dynamics: list[Any]
 
 
@@ -49,7 +50,7 @@ class FirstRuns:
         self._known: _Runs | None = None
 
     def advance(self, chain: Chain, history: History, n: int) -> None:
-        """Do what `Chain.advance` does."""
+        """Do what `Chain.advance` does, the first runs of a new chain in one call."""
         rule = chain.engine.rule
         if (
             isinstance(chain, PackedChain)
@@ -63,7 +64,7 @@ class FirstRuns:
         chain.advance(history, n)
 
     def _run(self, chain: PackedChain) -> None:
-        """Take the steps of the runs, or leave the chain as it is where their policies or dynamics are out of the ordinary."""
+        """Run the steps of all runs but the last; do nothing if they need no bonus, too much memory, or dynamics that are not valid."""
         engine, classes, runs, n = chain.engine, chain.classes, self._runs(), self.history.starts[-1]
         bonus, store = engine.rule.bonus(0), chain.policies
         if classes is None or bonus.end < n or not bonus.needed or not all(map(classes.has, runs.dynamics)):

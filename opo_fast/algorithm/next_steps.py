@@ -1,6 +1,6 @@
-"""The coming steps of the chain of one context, one at a time, with next to nothing around the calls of the kernel.
+"""The next steps of the chain of one context, one at a time, with little Python around each kernel call.
 
-`Chain.advance` decides at every step what it needs. As long as the dynamics stay the same, a step needs the losses of its model alone.
+`Chain.advance` works out at every step what the step needs. As long as the dynamics stay the same, that is the new losses alone.
 """
 
 from __future__ import annotations
@@ -17,32 +17,29 @@ __all__ = ["NextSteps", "next_steps"]
 
 
 class NextSteps:
-    """The coming steps under the dynamics of the last one.
+    """The next steps of a chain, as long as they are under the dynamics of its last step.
 
     Parameters
     ----------
     chain : OneLaneChain or SingleChain
-        Under `opo_rule`; its last step is one under these dynamics.
+        A chain of `opo_rule` whose last step was under these dynamics.
     history : History
     fit : hashable
         The dynamics.
     entry : VisitSum
-        Their visits.
+        The sum of visits under these dynamics.
     """
 
     def __init__(self, chain: OneLaneChain | SingleChain, history: History, fit: Hashable, entry: VisitSum) -> None:
         self.chain, self.history, self.fit, self.entry = chain, history, fit, entry
         self._last, self._key = len(chain.policies.lines) - 1, context_key(chain.contexts[0])
-        # No other sum of visits needs the past policies, and there is no room for more: the kernel may overwrite them.
+        # The kernel may overwrite past policies if there is no space for more and no other sum of visits needs them.
         budget = chain.engine.store_bytes
         self._wraps = len(chain.visits) == 1 and chain.policies.is_full(budget if chain.surprised else min(SMALL_STORE, budget))
         self._step = chain.one_by_one(fit, chain.engine.rule.bonus(chain.steps), entry.counts)
 
     def advance(self, n: int) -> bool:
-        """Bring the chain to `n` steps, or leave it as it is and return False: the engine is needed then.
-
-        The caller holds the lock of the engine, and asks the engine for nothing else in between.
-        """
+        """Bring the chain to `n` steps. If that needs the engine, change nothing and return False. The caller holds the engine's lock."""
         chain, fits = self.chain, self.history.runs[-1]
         engine, steps = chain.engine, chain.steps
         held, line = engine.held(self._key), steps - chain.policies.first
@@ -60,14 +57,14 @@ class NextSteps:
             engine.planned += 1
             self.entry.counted = steps
         except BaseException:
-            # The step may be half done.
+            # The step may be incomplete, so the chain cannot be used any more.
             engine.discard(chain)
             raise
         return True
 
 
 def next_steps(chain: Chain, history: History) -> NextSteps | None:
-    """The coming steps of a chain, or None: it has none behind it."""
+    """The next steps of a chain; None if it has not run a step yet, or is of another form."""
     if chain.steps == 0 or not isinstance(chain, OneLaneChain | SingleChain):
         return None
     fit = history[chain.steps - 1].dynamics
