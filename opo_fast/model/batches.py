@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .._support.checks import instance, tolerance_of
 from .._support.threads import run_together
 from ..errors import OpoError
-from ..kernels import many, models
+from ..kernels import many, many_csr, models
 from ..kernels import weights as weight_kernels
 from . import reference
 from .arguments import UNCHECKED, Backend, as_model, checked_policy, plain, to_fill, values_to_fill
@@ -181,12 +181,12 @@ def _back_policies(mdp: Any, policies: Array, tolerance: float, lines: Array | N
     most, work = max(t.layout.layer_sizes), count * t.n_transitions
     stride = 0 if lines is None else lines.shape[1]
     if t.kind == CSR:
-        groups = -(-count // many.WIDE)
-        threads, chunk = _threads(groups, work), 32
-        q = aligned(threads * many.WIDE * chunk * t.layout.n_actions) if lines is None else lines.reshape(-1)
-        near = aligned(threads * many.WIDE * (2 * most + 8))
-        after: tuple[Any, ...] = (chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v, near)
-        return run_together(many.evaluate_csr, t.arguments, after, threads, work)
+        wide = many_csr.WIDE
+        threads, chunk = _threads(-(-count // wide), work), 8 * max(1, 8 // t.layout.n_actions)
+        q = np.empty(0) if lines is None else lines.reshape(-1)
+        near = aligned(threads * 2 * wide * (most + chunk * t.layout.n_actions))
+        after: tuple[Any, ...] = (most, chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v.reshape(-1), near)
+        return run_together(many_csr.evaluate_csr, t.arguments, after, threads, work)
     groups = -(-count // many.NARROW)
     threads = _threads(groups, work)
     # At least eight states, and otherwise as many as have their rows in the second-level cache.
@@ -202,11 +202,14 @@ def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Ar
     count, most = len(policies), max(t.layout.layer_sizes)
     work = count * t.n_transitions
     if t.kind == CSR:
-        threads = _threads(-(-count // 8), work)
-        d, w, private = aligned(16 * most * threads), aligned(8 * t.most_rows * threads), aligned(8 * most * t.parts * threads)
+        lanes = many_csr.LANES
+        threads = _threads(-(-count // lanes), work)
         slices = t.sliced.note(t, count) or SlicedCopy.none(t)
+        d, w = aligned(threads * 2 * lanes * most), aligned(threads * lanes * t.most_rows)
+        # Sums are computed apart only where there are several parts, and no copy in slices.
+        private = aligned(threads * lanes * most if t.parts > 1 and slices[0].size == 0 else 0)
         after: tuple[Any, ...] = (*slices[:5], t.parts, t.width, lines.shape[1], policies, tolerance, d, w, private, lines.reshape(-1))
-        return run_together(many.occupancy_csr, t.arguments, after, threads, work)
+        return run_together(many_csr.occupancy_csr, t.arguments, after, threads, work)
     threads = _threads(-(-count // many.PANEL), work)
     width = -(-(t.most_rows + 8) // 8) * 8
     d = np.empty((threads * many.PANEL, t.layout.n_states + 8))

@@ -8,7 +8,7 @@ import twins
 from kernel_calls import MODELS, close, model, name_of, own, parts_of, policies, together
 from twins import Rows
 
-from opo_fast.kernels import many, models
+from opo_fast.kernels import many, many_csr, models
 from opo_fast.model.layout import aligned
 from opo_fast.model.slices import SlicedCopy
 
@@ -22,17 +22,16 @@ COUNTS = (1, 6, 20)
 
 def back(monkeypatch, mdp, store, n, keep, tolerance=1e-8):
     t, count, most = mdp.transitions, len(store), max(mdp.layout.layer_sizes)
-    rows, sparse = most * mdp.layout.n_actions + 8, bool(t.kind)
-    lanes = many.WIDE if sparse else many.NARROW
-    q = np.full((count, t.n_rows), np.nan) if keep else aligned(n * lanes * rows)
-    v = np.full((count, mdp.layout.n_states), np.nan)
-    stride = t.n_rows if keep else 0
-    after = (8, t.width, stride, mdp.row_losses, store, tolerance, q.reshape(-1), v)
-    if sparse:
-        after += (aligned(n * lanes * (2 * most + 8)),)
+    rows, v = most * mdp.layout.n_actions + 8, np.full((count, mdp.layout.n_states), np.nan)
+    q = np.full((count, t.n_rows), np.nan) if keep else aligned(0 if t.kind else n * many.NARROW * rows)
+    after = (8, t.width, t.n_rows if keep else 0, mdp.row_losses, store, tolerance, q.reshape(-1))
+    if t.kind:
+        kernel, room = many_csr.evaluate_csr, 2 * many_csr.WIDE * (most + 8 * mdp.layout.n_actions)
+        after = (most, *after, v.reshape(-1), aligned(n * room))
     else:
-        after += (aligned(n * rows * most), aligned(-(-count // lanes) * lanes * most), aligned(64 * n))
-    fault = any(together(monkeypatch, many.evaluate_csr if sparse else many.evaluate_dense, t.arguments, after, n))
+        kernel, lines = many.evaluate_dense, -(-count // many.NARROW) * many.NARROW
+        after = (*after, v, aligned(n * rows * most), aligned(lines * most), aligned(64 * n))
+    fault = any(together(monkeypatch, kernel, t.arguments, after, n))
     return q if keep else None, v, fault
 
 
@@ -55,14 +54,14 @@ def visit(monkeypatch, mdp, store, n, parts, tolerance=1e-8, sliced=False):
     t, most = mdp.transitions, max(mdp.layout.layer_sizes)
     visits = np.zeros((len(store), t.n_rows))
     if t.kind:
-        d, w, private = aligned(n * 16 * most), aligned(n * 8 * t.most_rows), aligned(n * 8 * most * parts)
+        d, w, private = aligned(n * 16 * most), aligned(n * 8 * t.most_rows), aligned(n * 8 * most)
         slices = SlicedCopy.none(t)
         if sliced:
             copy = SlicedCopy()
             copy.make(t, parts)
             slices = copy.arguments
         after = (*slices[:5], parts, t.width, t.n_rows, store, tolerance, d, w, private, visits.reshape(-1))
-        return visits, any(together(monkeypatch, many.occupancy_csr, t.arguments, after, n))
+        return visits, any(together(monkeypatch, many_csr.occupancy_csr, t.arguments, after, n))
     width = -(-(t.most_rows + 8) // 8) * 8
     d = np.full((n * many.PANEL, mdp.layout.n_states + 8), np.nan)
     after = (t.width, store, tolerance, d, aligned(n * many.PANEL * width), aligned(n * 64 * many.PANEL), visits)
@@ -93,10 +92,20 @@ def test_more_rows_than_a_block(monkeypatch):
 
 
 @cases
-def test_rows_that_are_no_distributions_are_noticed(case, monkeypatch):
+@pytest.mark.parametrize("change", [0.1, -2.0, np.nan, np.inf])
+@pytest.mark.parametrize("row", [0, 17, -1])
+def test_rows_that_are_no_distributions_are_noticed(case, change, row, monkeypatch):
+    """In the first layer, where rows may fill vectors, and at the end, where they may not; and in the last of the policies."""
     mdp = model(case)
     store = policies(mdp, 9)
-    store[7, -1] += 0.1
+    if change == -2.0:
+        # The sum is still right.
+        state = np.searchsorted(mdp.transitions.rows, row % store.shape[1], side="right")
+        other = mdp.transitions.rows[state] - 1
+        if other == row % store.shape[1]:
+            other = mdp.transitions.rows[state - 1]
+        store[8, other] -= change
+    store[8, row] += change
     assert back(monkeypatch, mdp, store, 1, True)[2]
     assert not back(monkeypatch, mdp, store, 1, True, -1.0)[2]
     assert visit(monkeypatch, mdp, store, 1, 1)[1]
