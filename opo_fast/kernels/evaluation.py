@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Model, Team
-from ._groups import AHEAD, NEAR, four_alike, group_sum, is_policy, leads_far, share
+from ._groups import AHEAD, NEAR, SOON, four_alike, group_sum, is_policy, leads_far, share
 from ._jit import inlined, kernel
 from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import barrier
@@ -90,8 +90,8 @@ def _sums_csr(model, h, lo, hi, v, init, begin, q, shift, far):
     p = model.indptr[start + lo]
     for r in range(lo, hi):
         end = model.indptr[start + r + 1]
-        prefetch(data, p + AHEAD)
-        prefetch(indices, p + AHEAD)
+        prefetch(data, p + (AHEAD if far else SOON))
+        prefetch(indices, p + (AHEAD if far else SOON))
         near = min(NEAR, indices.size - end) if far else 0
         x = qset(init[r - begin])
         while p + 8 <= end:

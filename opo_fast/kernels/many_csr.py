@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Batch, Model, Slices
-from ._groups import AHEAD
+from ._groups import SOON
 from ._jit import inlined, kernel
 from ._simd import (
     clamped,
@@ -351,8 +351,8 @@ def _gather(slices, slice0, n_next, w, w0, d, d0, add):
         x2 = x0
         x3 = x0
         for p in range(slices.starts[i] + j % 8, slices.starts[i + 1], 8):
-            prefetch(weights, p + AHEAD)
-            prefetch(positions, p + AHEAD)
+            prefetch(weights, p + SOON)
+            prefetch(positions, p + SOON)
             y = _four(weights, p)
             r = _four(positions, p)
             x0 = vfma(vset(y[0]), vload(w, w0 + LANES * np.int64(r[0])), x0)
