@@ -263,7 +263,7 @@ def _backward(
         plan = d.plan(own_losses=mdp.keeps_losses_once, own_policy=own_policy, start_alone=returns == "start")
     # (The pairs of all layers are not asked for where Q is not kept.)
     rows = work if q is None else q.reshape(-1) if t.pairs is None else q.reshape(-1)[: t.n_rows]
-    after = (plan, chunk_of(t), t.width, int(q is not None), greedy, mdp.own_row_losses, policy, tolerance, rows, v)
+    after = (plan, chunk_of(t, kept=q is not None), t.width, int(q is not None), greedy, mdp.own_row_losses, policy, tolerance, rows, v)
     fault = run_together(backward_sweep, t.own_arguments, after, t.threads, t.n_transitions)
     if q is not None and t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, q.reshape(-1))

@@ -16,10 +16,18 @@ __all__ = ["Scratch", "borrowed", "chunk_of"]
 
 Array = npt.NDArray[Any]
 
+_ROWS = 1 << 12
+"""Number of rows whose Q and policy, 64 KB, leave room for the values in the second-level cache."""
 
-def chunk_of(t: Transitions) -> int:
-    """Number of states that are backed up at a time. Dense layers are not split: a block stores all rows of one next state together."""
-    return STATES if t.kind else t.layout.n_states
+
+def chunk_of(t: Transitions, *, kept: bool = False) -> int:
+    """Number of states that are backed up at a time. Dense layers are not split: a block stores all rows of one next state together.
+
+    Where Q is `kept`, it needs no work array, so that a chunk may have as many rows as the second-level cache easily holds.
+    """
+    if not t.kind:
+        return t.layout.n_states
+    return max(STATES, _ROWS // t.layout.n_actions // 8 * 8) if kept else STATES
 
 
 class Scratch:
