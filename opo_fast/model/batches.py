@@ -182,7 +182,9 @@ def _back_policies(mdp: Any, policies: Array, tolerance: float, lines: Array | N
     stride = 0 if lines is None else lines.shape[1]
     if t.kind == CSR:
         wide = many_csr.WIDE
-        threads, chunk = _threads(-(-count // wide), work), 8 * max(1, 8 // t.layout.n_actions)
+        threads = _threads(-(-count // wide), work)
+        # Few rows stay in the first-level cache; but Q is written faster in long pieces.
+        chunk = 8 * max(1, (8 if lines is None else 64) // t.layout.n_actions)
         q = np.empty(0) if lines is None else lines.reshape(-1)
         near = aligned(threads * 2 * wide * (most + chunk * t.layout.n_actions))
         after: tuple[Any, ...] = (most, chunk, t.width, stride, mdp.row_losses, policies, tolerance, q, v.reshape(-1), near)
