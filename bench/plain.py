@@ -72,8 +72,8 @@ class PlainChain:
     def advance(self, n_steps):
         r = self.rule
         plain_chain(
-            n_steps, self.layout.offsets, self.layout.n_actions, self.blocks, self.starts, self.losses, r.eta, r.half_loss,
-            float(r.half_dynamics[0]), self.policy, self.sum_q, self.visits, self.q, self.v, self.d,
+            n_steps, self.layout.offsets, self.layout.n_actions, self.blocks, self.starts, self.losses, r.eta, r.beta_loss / 2,
+            float(r.beta_dynamics[0]) / 2, self.policy, self.sum_q, self.visits, self.q, self.v, self.d,
         )  # fmt: skip
         return self.policy
 
