@@ -184,9 +184,26 @@ def test_what_does_not_fit_is_refused(which):
 def test_a_policy_of_a_batch_is_named():
     mdp, policies = problem(("dense", 3, False), 3)
     policies[2, 4, 1] = -1.0
-    for call in (lambda: of.evaluate(mdp, policies), lambda: of.exponential_weights(policies, policies, 1.0)):
+    calls = [
+        lambda backend=backend, op=op: op(mdp, policies, backend=backend) for backend in BACKENDS for op in (of.evaluate, of.occupancy)
+    ]
+    for call in (*calls, lambda: of.exponential_weights(policies, policies, 1.0)):
         with pytest.raises(of.OpoError, match=r"policy\[2\]: state 4"):
             call()
+    with pytest.raises(of.OpoError, match="policy: state 4"):
+        of.evaluate([mdp, mdp], policies[2])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_policies_in_single_precision_are_taken(backend, masked):
+    """Their probabilities sum to 1 up to 1e-7 only."""
+    mdp, policies = problem(("dense", 3, masked), 20)
+    single = policies.astype(np.float32)
+    assert (np.abs(single.astype(float).sum(axis=2) - 1) > 1e-8).any()
+    for one in (of.evaluate(mdp, single, backend=backend).v, of.evaluate([mdp] * 20, single, backend=backend).v):
+        np.testing.assert_allclose(one, of.evaluate(mdp, policies).v, rtol=1e-6)
+    np.testing.assert_allclose(of.occupancy(mdp, single, backend=backend), of.occupancy(mdp, policies), rtol=1e-5)
 
 
 # -- models whose numbers change -------------------------------------------------------------------------------------------

@@ -250,6 +250,8 @@ class BaseAgent:
     def restore(self, state: State) -> None:
         """Restore a `state`; an invalid one raises and changes nothing."""
         fields = Fields(state, SOURCE)
+        if "columns" in state:
+            raise OpoError("state is that of a result or a run: one that `state` or `save` of an agent gave is needed")
         theirs = fields.inner("settings").state
         for key, value in self.settings().items():
             if key in LATER and key not in theirs:

@@ -1,7 +1,7 @@
 """The first steps of a chain, during which the fits change often, in one kernel call.
 
 `Chain.advance` calls a kernel for each run of equal fits. In the first episodes the fits change from one episode to the next, and later
-hardly ever. A new context's chain has to go through all of them.
+hardly ever. A new context's chain has to go through all of them. The last run is left to `Chain.advance`, since it goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FirstRuns"]
 Array = npt.NDArray[Any]
 
 FEW, MANY = 3, 64
-"""With fewer runs one call saves nothing; with more there would be too many sums of visits."""
+"""With `FEW` runs or fewer one call saves nothing; with more than `MANY` there would be too many sums of visits."""
 
 
 class _Runs(NamedTuple):

@@ -1,6 +1,6 @@
 """The next steps of the chain of one context, one at a time, with little Python around each kernel call.
 
-`Chain.advance` works out at every step what the step needs. As long as the dynamics stay the same, that is the new losses alone.
+`Chain.advance` works out at every step what the step needs. As long as the dynamics stay the same, it needs nothing new but its losses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NextSteps:
     def __init__(self, chain: OneLaneChain | SingleChain, history: History, fit: Hashable, entry: VisitSum) -> None:
         self.chain, self.history, self.fit, self.entry = chain, history, fit, entry
         self._last, self._key = len(chain.policies.lines) - 1, context_key(chain.contexts[0])
-        # The kernel may overwrite past policies if there is no space for more and no other sum of visits needs them.
+        # The kernel may overwrite past policies if the store is as large as it may become and this is the only sum of visits.
         budget = chain.engine.store_bytes
         self._wraps = len(chain.visits) == 1 and chain.policies.is_full(budget if chain.surprised else min(SMALL_STORE, budget))
         self._step = chain.one_by_one(fit, chain.engine.rule.bonus(chain.steps), entry.counts)
@@ -45,8 +45,10 @@ class NextSteps:
         held, line = engine.held(self._key), steps - chain.policies.first
         if held is None or held[0] is not chain:
             return False
+        if n == steps:
+            return True
         if n != steps + 1 or fits.dynamics != self.fit or (line == self._last and not self._wraps):
-            return n == steps
+            return False
         losses = engine.source.losses(fits.loss, None)
         try:
             self._step(losses, line)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,10 @@ MEMORY = 1 << 31
 
 
 class PolicyChain:
-    """Algorithm 1's inner loop at one context, model by model; each step costs a few sweeps, however many there were before.
+    """Algorithm 1's inner loop at one context, model by model.
+
+    A step under dynamics that came before costs a few sweeps, however many steps there were. A step under new dynamics also computes the
+    occupancies of all earlier policies under them; if `memory` does not hold these policies, the chain is computed again from its start.
 
     Parameters
     ----------
@@ -39,7 +43,7 @@ class PolicyChain:
     action_mask : array_like of bool, shape (n_states, A), optional
         The mask of the models.
     memory : int
-        Byte budget; never changes a result.
+        Byte budget, at most half of which holds past policies. It never changes a result.
 
     Examples
     --------
@@ -69,6 +73,10 @@ class PolicyChain:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_next": None}
 
+    def __copy__(self) -> PolicyChain:
+        # A shallow copy would share the history.
+        return copy.deepcopy(self)
+
     def append(self, model: LayeredMDP) -> None:
         """Add the model f^k, P^k of the next step, of the chain's layout and mask.
 
@@ -77,8 +85,7 @@ class PolicyChain:
         """
         if type(model) is not LayeredMDP or model.layout is not self.layout or model.transitions.action_mask is not self.action_mask:
             _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask)
-        self._models.add(model)
-        self._history.append(Fits(id(model.losses), id(model.transitions)))
+        self._history.append(self._models.add(model))
 
     def __len__(self) -> int:
         return len(self._history)
@@ -167,21 +174,40 @@ def _check_model(model: Any, name: str, layout: Layout, mask: Array | None) -> N
 
 
 class _Given:
-    """The models of a chain, found by the identity of their losses and transitions."""
+    """The distinct losses and transitions of a chain's models, numbered in the order in which they came."""
 
     def __init__(self) -> None:
-        self._losses: dict[Hashable, LayeredMDP] = {}
-        self._transitions: dict[Hashable, Transitions] = {}
+        self._losses: list[LayeredMDP] = []
+        self._transitions: list[Transitions] = []
+        self._number()
 
-    def add(self, model: LayeredMDP) -> None:
-        self._losses[id(model.losses)] = model
-        self._transitions[id(model.transitions)] = model.transitions
+    def _number(self) -> None:
+        # Identities belong to one process and one copy; the numbers, which the history and the engine keep, do not change.
+        self._loss_numbers = {id(model.losses): i for i, model in enumerate(self._losses)}
+        self._numbers = {id(transitions): i for i, transitions in enumerate(self._transitions)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_losses": self._losses, "_transitions": self._transitions}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._number()
+
+    def add(self, model: LayeredMDP) -> Fits:
+        """The numbers of a model's losses and transitions."""
+        loss = self._loss_numbers.setdefault(id(model.losses), len(self._losses))
+        if loss == len(self._losses):
+            self._losses.append(model)
+        dynamics = self._numbers.setdefault(id(model.transitions), len(self._transitions))
+        if dynamics == len(self._transitions):
+            self._transitions.append(model.transitions)
+        return Fits(loss, dynamics)
 
     def losses(self, fit: Hashable, context: Any) -> Array:
-        return self._losses[fit].row_losses
+        return self._losses[cast(int, fit)].row_losses
 
     def transitions(self, fit: Hashable, context: Any) -> Transitions:
-        return self._transitions[fit]
+        return self._transitions[cast(int, fit)]
 
     def lower(self, version: Hashable, context: Any) -> Array:
         raise NotImplementedError

@@ -1,8 +1,8 @@
 """Steps of packed chains with as little Python as possible around each kernel call.
 
-`Chain.advance` works out at every call what the coming steps need. From one episode to the next, the answer rarely changes:
-`PreparedSteps` keeps the kernel's arguments for as long as they are valid, and reports when they no longer are. The answer is also
-the same for all packs that start at new contexts under one history, and `SharedHistory` keeps it for them.
+`Chain.advance` works out the arguments of a kernel at every call. From one episode to the next they rarely change: `PreparedSteps` keeps
+them for as long as they are valid, and reports when they no longer are. Packs that start at new contexts under one history share most of
+theirs, which `SharedHistory` keeps.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class PreparedSteps:
             return 0
         if self.keep:
             return min(end - steps, len(store.lines) - (line + 1))
+        # Where policies are not kept, the kernel overwrites line 0.
         return 0 if line else end - steps
 
     def advance(self, n: int) -> bool:
@@ -110,7 +111,7 @@ class PreparedSteps:
         gaps : ndarray, shape (m, n_states)
             AdaHedge's Delta, where the rule has it.
         saturated : ndarray, shape (m,)
-            Share of the rows whose bonus was at its cap in the preceding step; meaningful where at > 0.
+            Share of the rows whose bonus was at its cap in the preceding step; not set where at is 0.
         """
         chain, engine = self.chain, self.chain.engine
         self._before = [array.copy() for array in self._changing]

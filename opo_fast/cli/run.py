@@ -184,8 +184,7 @@ def _folder(out: pathlib.Path | None, name: str) -> tuple[pathlib.Path, bool]:
         is_new = not os.path.isdir(out)
         as_folder(out, "--out")
         return out, is_new
-    runs = pathlib.Path("runs")
-    runs.mkdir(exist_ok=True)
+    runs = as_folder("runs", "the folder of runs, for which --out can name another,")
     number = 1
     while True:
         folder = runs / (name if number == 1 else f"{name}-{number}")
@@ -214,7 +213,9 @@ def show_result(out: Console, result: SimulationResult) -> None:
     spent = max(0.0, result.settings["seconds"] - compiled)
     first = f"{compiled:.1f} s of compiling, which later runs save, and " if compiled >= 0.05 else ""
     out.print(f"{first}{spent:.1f} s of running: {figure(1e3 * spent / max(1, result.episodes), '.2f')} ms an episode")
-    if result.episodes and not np.isnan(result.saturation).all():
+    # Self-tuning OPO compares its bonus with the plausible models, so that the bonus alone says nothing.
+    tuned = not np.isnan(result.plausible_losses).all() and result.settings["agent"] == "opo"
+    if result.episodes and not tuned and not np.isnan(result.saturation).all():
         last = float(np.nanmean(result.saturation[-tail:]))
         out.print(
             f"Bonuses at their cap, where pairs were hardly visited: {share(result.saturation[0])} in the first episode, "

@@ -1,6 +1,6 @@
 """Occupancies of many policies under one dynamics: each lane is a policy, so the model is read once for all of them.
 
-The bits are those of `forward.visit` for one policy after the other: the same partial sums in the same order. A row is an allowed
+The bits are those of `forward.visit_sweep` for one policy after the other: the same partial sums in the same order. A row is an allowed
 state-action pair, its weight is its occupancy.
 """
 

@@ -13,7 +13,7 @@ from ._jit import inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import barrier
 
-__all__ = ["STATES", "TINY", "fill_weights", "merge", "spread_csr", "spread_dense", "visit", "visit_sweep", "weigh"]
+__all__ = ["STATES", "TINY", "fill_weights", "merge", "spread_csr", "spread_dense", "visit_sweep", "weigh"]
 
 TINY = 1e-280
 """Occupancies below this count as 0: otherwise, long horizons would lead to subnormal numbers, which are a hundred times slower."""
@@ -151,20 +151,25 @@ def _weigh_layer(model, team, h, work, policy, tolerance, visits):
     return valid
 
 
-@inlined
-def visit(model, team, work, policy, tolerance, visits):
-    """Add the occupancy of `policy` to `visits`: the work of one thread of a team. Returns whether the policy is valid.
+@kernel
+def visit_sweep(
+    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
+):  # fmt: skip
+    """Add the occupancy of `policies[at]` to `visits`: the work of thread `me` of `n`. Returns 1 if the policy is invalid, else 0.
 
     In dense layers, one thread computes the whole sum for each next state. CSR layers have a fixed number of parts with separate sums,
     so that the sums do not depend on which thread computes which part. With a negative `tolerance`, the policy is not checked.
     """
-    valid = True
+    model = Model(kind, data, indptr, indices, block, layers, rows)
+    team = Team(me, n, gate)
+    work = Pass(n_parts, width, d, w, private)
+    fault = 0
     if team.me == 0:
         work.d[0] = 1.0
     barrier(team.gate, team.me, team.n)
     for h in range(model.block.size):
-        if not _weigh_layer(model, team, h, work, policy, tolerance, visits):
-            valid = False
+        if not _weigh_layer(model, team, h, work, policies[at], tolerance, visits):
+            fault = 1
         if h < model.block.size - 1:
             barrier(team.gate, team.me, team.n)
             d0 = model.layers[h + 1]
@@ -176,14 +181,4 @@ def visit(model, team, work, policy, tolerance, visits):
             else:
                 merge(work.private, work.parts, n_next, lo, hi, work.d, d0)
             barrier(team.gate, team.me, team.n)
-    return valid
-
-
-@kernel
-def visit_sweep(
-    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, policies, at, tolerance, d, w, visits, private
-):  # fmt: skip
-    """`visit` for `policies[at]` by `n` threads with the same arguments, except for `me`; returns 1 if the policy is invalid."""
-    model = Model(kind, data, indptr, indices, block, layers, rows)
-    work = Pass(n_parts, width, d, w, private)
-    return 0 if visit(model, Team(me, n, gate), work, policies[at], tolerance, visits) else 1
+    return fault

@@ -50,7 +50,7 @@ ROWS_AHEAD = 64
 
 @inlined
 def _lines(x, x0, lanes, g, lo, hi, to, o):
-    """The way back for eight lanes from `g` on: copy the columns lo..hi-1 at x[x0:] to the lines that begin at to[o[m]]."""
+    """The opposite of `_lanes`, for eight lanes from `g` on: copy the columns lo..hi-1 at x[x0:] to the lines that begin at to[o[m]]."""
     for i in range(lo, hi, 8):
         at = x0 + lanes * (i - lo) + g
         if i + 8 <= hi:
@@ -63,19 +63,19 @@ def _lines(x, x0, lanes, g, lo, hi, to, o):
 
 @inlined
 def _in_pairs(rows, lo, hi, width):
-    """End of the states from `lo` on whose sums over actions are added in pairs: those whose rows fill vectors (see `_groups`)."""
+    """The first state after those whose sums over actions are added in pairs: those whose rows fill vectors (see `_groups`)."""
     return lo + (rows[hi] - rows[lo]) // 8 * (8 // width) if width > 0 else lo
 
 
 @inlined
 def _nothing():
-    """What is `seen` of no policies."""
+    """The initial value of `seen`."""
     return (vset(0.0), vset(0.0), vset(0.0))
 
 
 @inlined
 def _note(total, seen):
-    """Take a state's sum of probabilities into account, in eight lanes.
+    """Record a state's sum of probabilities in `seen`, in eight lanes.
 
     `seen` is the largest squared error of a sum, the least probability, and NaN if any was not finite.
     """
@@ -85,7 +85,7 @@ def _note(total, seen):
 
 @inlined
 def _watch(p, at, step, n, seen):
-    """Take the `n` probabilities of a state into account; row i is at p[at + step * i]."""
+    """Record the `n` probabilities of a state in `seen`; row i is at p[at + step * i]."""
     total = vset(0.0)
     least = seen[1]
     for i in range(at, at + step * n, step):
@@ -97,7 +97,7 @@ def _watch(p, at, step, n, seen):
 
 @inlined
 def _watch_tile(tile, width, seen):
-    """Take the probabilities of eight rows into account: those of whole states, with `width` actions each."""
+    """Record the probabilities of eight rows in `seen`: those of whole states, with `width` actions each."""
     least = seen[1]
     for x in tile:
         least = vmin(x, least)
@@ -114,7 +114,7 @@ def _watch_tile(tile, width, seen):
 def _lanes(policies, first, last, lo, hi, to, t0, lanes, width, seen):
     """Copy rows lo..hi-1 of policies first..last to to[t0:], `lanes` numbers for each row; the last policy is repeated.
 
-    With `width` not 0, eight rows are whole states of so many actions, which are taken into account in `seen`.
+    If `width` is not 0, every eight rows are whole states with `width` actions each; their sums are recorded in `seen`.
     """
     for r in range(lo, hi, 8):
         for g in range(0, lanes, 8):
@@ -214,7 +214,7 @@ def _mean(near, p, q, n, pairs):
 def _means(rows, lo, hi, middle, near, p0, q0, to, check, seen):
     """Values of states lo..hi-1 under `WIDE` policies, into near[to:], from probabilities and Q of their rows.
 
-    The states before `middle` are those of `_in_pairs`; with `check`, the others are taken into account in `seen`.
+    The states before `middle` are those of `_in_pairs`; with `check`, the sums of the others are recorded in `seen`.
     """
     for s in range(lo, hi):
         at = WIDE * (rows[s] - rows[lo])
@@ -361,7 +361,7 @@ def _gather(slices, slice0, n_next, w, w0, d, d0, add):
             x3 = vfma(vset(y[3]), vload(w, w0 + LANES * np.int64(r[3])), x3)
         i = 8 * slice0 + j
         _put(d, _line(slices, i, d0), x0, add)
-        # Beyond the last state, lanes have none.
+        # Lanes beyond the last state belong to no state.
         if j + 1 < n_next:
             _put(d, _line(slices, i + 1, d0), x1, add)
         if j + 2 < n_next:

@@ -1,9 +1,9 @@
 """The policy chain of one context of a small layout, bit for bit that of a lane of a pack (see `packed`).
 
-A pack adds the next states of a row, and the rows of a next state, one after the other in each lane. So do these kernels, with eight
-rows, or eight next states, of one context in a vector. The transitions are stored twice, each in layers that begin at `block[h]`: by row
-(row, next state) in `lines`, and by next state (next state, row) in `columns`. Both are eight entries longer than that, as are `d` and the
-work arrays `w`, `q` and `e`, so that a vector can begin at any entry.
+In a pack, each lane sums over the next states of a row (or the rows of a next state) one by one. These kernels keep that order, but put
+eight rows (or eight next states) of one context into a vector. The transitions are stored twice, each in layers that begin at `block[h]`:
+by row (row, next state) in `lines`, and by next state (next state, row) in `columns`. These arrays, `d` and the work arrays `w`, `q` and
+`e` have eight more entries than are used, so that a vector can begin at any entry.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._arguments import Lines, Optimism, Pass, Rule, Step, Team
+from ._arguments import Lines, Optimism, Rule, Step, Team
 from ._jit import KEY, brief, inlined, kernel
 from ._simd import vector
 from .chain import backup
 from .evaluation import backward_sweep
-from .forward import STATES, visit
+from .forward import STATES, visit_sweep
 
 __all__ = ["VERSION", "ModelArrays", "arrays", "chain_step", "evaluate", "occupancy", "solve", "work_size"]
 
@@ -152,8 +152,10 @@ def _visit(model, policy, visits, work):
     """Add the occupancy of `policy` to `visits`."""
     d_end = model.layers[model.block.size] + 8
     w_end = d_end + _most_rows(model)
-    team = Team(0, 1, model.layers)
-    visit(model, team, Pass(model.parts, model.width, work[:d_end], work[d_end:w_end], work[w_end:]), policy, -1.0, visits)
+    visit_sweep(
+        model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, 0, 1, model.layers, model.parts,
+        model.width, policy.reshape((1, policy.size)), 0, -1.0, work[:d_end], work[d_end:w_end], visits, work[w_end:],
+    )  # fmt: skip
 
 
 @kernel

@@ -3,7 +3,7 @@
 M. Kreutzer, G. Hager, G. Wellein, H. Fehske, A. R. Bishop: A unified sparse matrix data format for efficient general sparse
 matrix-vector multiplication on modern processors with wide SIMD units. SIAM J. Sci. Comput. 36(5), 2014.
 
-Each part of a layer (see `forward.visit`) has a separate copy, so that the sums and their bits are those of the scatter: a lane sums
+Each part of a layer (see `forward.visit_sweep`) has a separate copy, so that the sums and their bits are those of the scatter: a lane sums
 over the rows (allowed state-action pairs) of the part that lead to its state, in their order. Lanes with fewer rows are padded with
 probabilities of 0. In each window of `WINDOW` states, states are sorted by their numbers of rows.
 """
@@ -130,7 +130,7 @@ def _visit_layer(slices, team, h, work, policy, tolerance, visits):
 def visit_slices(
     starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, policy, tolerance, d, visits, private
 ):  # fmt: skip
-    """The occupancy of `policy` under a CSR model from its slices, with the sums of `forward.visit`. It fills `visits`."""
+    """The occupancy of `policy` under a CSR model from its slices, with the sums of `forward.visit_sweep`. It fills `visits`."""
     slices = Slices(starts, states, positions, weights, first, layers, rows)
     team = Team(me, n, gate)
     work = Pass(n_parts, width, d, visits, private)

@@ -168,9 +168,10 @@ def check_returns(returns: str, out: Any, count: int = 2) -> None:
     if out is None:
         return
     if returns == "start":
-        raise OpoError("out is given, but returns is 'start': the value of the start state is a number; omit out")
+        raise OpoError("out is given, but returns is 'start': numbers are returned, and there is nothing to fill; omit out")
     if returns == "all" and not (isinstance(out, tuple) and len(out) == count):
-        raise OpoError(f"out is a {type(out).__name__}: a tuple of {count} arrays is needed")
+        given = f"tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
+        raise OpoError(f"out is a {given}: a tuple of {count} arrays is needed")
 
 
 def filled(out: Array | None, name: str, result: Any, *inputs: Array, results: Sequence[Array | None] = ()) -> Array:

@@ -41,12 +41,12 @@ def is_batch(mdp: Any, policy: Array | None) -> bool:
 def occupancy(mdp: Any, policy: Array, out: Any, backend: Backend) -> Array:
     """See `operations.occupancy`."""
     mdps = _models(mdp)
-    t, policies, tolerance = _policies(mdps, policy)
+    t, policies, tolerance = _policies(mdps, policy, backend)
     count = max(len(mdps), len(policies))
     full = to_fill(out, "out", (count, *t.layout.shape), policies)
     if backend == "numpy":
         for i in range(count):
-            full[i] = reference.occupancy(_one(mdps, i), _full(t, _one(policies, i)))
+            full[i] = reference.occupancy(_one(mdps, i), t.scatter(_one(policies, i)))
         return full
     lines = full.reshape(count, -1)
     if len(mdps) > 1 or count == 1:
@@ -55,7 +55,7 @@ def occupancy(mdp: Any, policy: Array, out: Any, backend: Backend) -> Array:
     else:
         fault = _visit_policies(t, policies, tolerance, lines)
     if fault:
-        checked_policies(policy if policy.ndim == 3 else policy[None], t.layout, t.action_mask)
+        checked_policies(policy, t.layout, t.action_mask)
     _expand(t, lines)
     return full
 
@@ -63,12 +63,12 @@ def occupancy(mdp: Any, policy: Array, out: Any, backend: Backend) -> Array:
 def evaluate(mdp: Any, policy: Array, returns: str, out: Any, backend: Backend) -> Evaluation | Array:
     """See `operations.evaluate`."""
     mdps = _models(mdp)
-    t, policies, tolerance = _policies(mdps, policy)
+    t, policies, tolerance = _policies(mdps, policy, backend)
     count = max(len(mdps), len(policies))
     q, v = values_to_fill((count, *t.layout.shape), returns, out, policies)
     if backend == "numpy":
         for i in range(count):
-            found = reference.evaluate(_one(mdps, i), _full(t, _one(policies, i)))
+            found = reference.evaluate(_one(mdps, i), t.scatter(_one(policies, i)))
             v[i] = found.v
             if q is not None:
                 q[i] = found.q
@@ -79,7 +79,7 @@ def evaluate(mdp: Any, policy: Array, returns: str, out: Any, backend: Backend) 
     else:
         fault = _back_policies(mdps[0], policies, tolerance, lines, v)
     if fault:
-        checked_policies(policy if policy.ndim == 3 else policy[None], t.layout, t.action_mask)
+        checked_policies(policy, t.layout, t.action_mask)
     _expand(t, lines)
     return _result(q, v, returns)
 
@@ -130,31 +130,31 @@ def _one(items: Any, i: int) -> Any:
     return items[i if len(items) > 1 else 0]
 
 
-def checked_policies(array: Array, layout: Layout | None, mask: Array | None) -> Array:
-    """`array` (B, n, A) as valid contiguous float64 policies."""
-    for i, one in enumerate(array):
+def checked_policies(policy: Array, layout: Layout | None, mask: Array | None) -> Array:
+    """`policy`, (n, A) or (B, n, A), as valid contiguous float64 policies (B or 1, n, A)."""
+    if policy.ndim == 2:
+        return checked_policy(policy, layout, mask)[None]
+    for i, one in enumerate(policy):
         try:
             checked_policy(one, layout, mask)
         except OpoError as error:
             raise OpoError(str(error).replace("policy", f"policy[{i}]", 1)) from None
-    return plain(array)
+    return plain(policy)
 
 
-def _policies(mdps: Sequence[Any], policy: Array) -> tuple[Transitions, Array, float]:
+def _policies(mdps: Sequence[Any], policy: Array, backend: Backend) -> tuple[Transitions, Array, float]:
     """The first model's transitions; the policies (B or 1, n_rows); and the tolerance with which the kernel must check them."""
     t = mdps[0].transitions
     if policy.ndim not in (2, 3) or policy.shape[-2:] != t.layout.shape or policy.shape[0] == 0:
-        raise OpoError(f"policy has shape {policy.shape}: {t.layout.shape} or (B, {t.layout.n_states}, {t.layout.n_actions}) is needed")
-    array = policy if policy.ndim == 3 else policy[None]
-    if len(mdps) > 1 and len(array) not in (1, len(mdps)):
+        many = f"(B, {t.layout.n_states}, {t.layout.n_actions}) for B of at least 1"
+        raise OpoError(f"policy has shape {policy.shape}: {t.layout.shape}, or {many}, is needed")
+    count = 1 if policy.ndim == 2 else len(policy)
+    if len(mdps) > 1 and count not in (1, len(mdps)):
         raise OpoError(f"policy has shape {policy.shape}: one policy, or one for each of the {len(mdps)} models, is needed")
-    if t.pairs is not None:
-        return t, np.take(checked_policies(array, t.layout, t.action_mask).reshape(len(array), -1), t.pairs, axis=1), UNCHECKED
-    return t, plain(array).reshape(len(array), -1), tolerance_of(policy.dtype)
-
-
-def _full(t: Transitions, rows: Array) -> Array:
-    return checked_policy(t.scatter(rows), t.layout, t.action_mask)
+    if t.pairs is None and backend == "numba":
+        return t, plain(policy).reshape(count, -1), tolerance_of(policy.dtype)
+    rows = checked_policies(policy, t.layout, t.action_mask).reshape(count, -1)
+    return t, rows if t.pairs is None else np.take(rows, t.pairs, axis=1), UNCHECKED
 
 
 def _result(q: Array | None, v: Array, returns: str) -> Evaluation | Array:

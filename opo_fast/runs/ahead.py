@@ -62,7 +62,7 @@ class ChainsAhead:
         Returns
         -------
         list of Place
-            At least one. It ends before the first context whose chain could not advance to its episode's step without a change of fits.
+            At least one. The list ends before the first context that would need a change of fits to reach its episode's step.
         """
         agent, found = self.agent, list[Place]()
         known: dict[int, PreparedSteps | None] = {}
@@ -126,7 +126,7 @@ class ChainsAhead:
             groups.setdefault(id(place.chain), []).append(j)
         for which in groups.values():
             chain, lane, ready = places[which[0]]
-            # The preceding step may have had another bonus than the prepared ones.
+            # The chain's own last step, before the prepared ones, may have had another bonus, so its saturation is read now.
             first = chain.saturation(lane) if which[0] == 0 else 0.0
             if ready is None:
                 policies[0] = chain.policy(lane)

@@ -86,7 +86,7 @@ class Truth:
     def distances(self, model: LayeredMDP) -> tuple[Array, Array]:
         """L1 and squared Hellinger distance between P^t and P* for each state-action pair."""
         found = self._distances.get(id(model.transitions))
-        if found is None:
+        if found is None or found[0] is not model.transitions:
             absolute, squared = np.zeros(self.layout.shape), np.zeros(self.layout.shape)
             for h, (mine, theirs) in enumerate(zip(self.blocks, model.transitions.arrays(), strict=True)):
                 layer = self.layout.layer(h)

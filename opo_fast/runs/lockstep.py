@@ -39,11 +39,11 @@ __all__ = ["Lockstep", "lockstep"]
 Array = npt.NDArray[Any]
 
 SLOW, LONGEST = 0.02, 0.5
-"""Seconds of an episode from which blocks are shorter, and of such a block: Ctrl-C waits for its end, and `mdp` may be slow."""
+"""From `SLOW` seconds an episode on, blocks are shortened to at most `LONGEST` seconds, because Ctrl-C waits for the end of a block."""
 BLOCK = 64
-"""Episodes of a block at most, those of all runs together, as far as each run has whole packs of contexts."""
+"""Maximum number of episodes in a block, over all runs; rounded down to whole packs of contexts for each run."""
 BLOCK_TRANSITIONS = 1 << 14
-"""Transitions of their models together, from which blocks are smaller: somebody who presses Ctrl-C waits for the end of one."""
+"""Maximum number of transitions in all models of a block: blocks of larger models have fewer episodes."""
 
 
 def lockstep(runs: Sequence[Simulation]) -> Lockstep | None:
@@ -126,7 +126,7 @@ class Lockstep:
         self._window = max(1, block // (len(runs) * LANES)) * LANES
         # Losses that the environment draws are drawn in the order of the episodes, and once.
         self._sampler, self._joint = (getattr(self.cmdp, name, None) for name in ("sample_losses", "joint_losses"))
-        # Where the transitions of a row begin among all, layer by layer, less the row's number times its next states.
+        # The transition of row r of layer h to state s has the index _base[h] + r * _n_next[h] + s.
         sizes = np.array(self.layout.layer_sizes, np.int64)
         firsts = self.layout.offsets[:-2] * self.layout.n_actions
         self._n_next = sizes[1:]
@@ -143,7 +143,7 @@ class Lockstep:
             self._look()
             return
         took = time.perf_counter() - began
-        # A block that ends with a change was too long, and one that ends for another reason was not.
+        # After a block that ended with a changed fit, the next one is shorter.
         most = 2 * count if self._changed else max(self._most, 2 * count)
         self._most = most if took < SLOW * count else max(1, min(most, int(LONGEST * count / took)))
         for run in self.runs:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import frozen
-from .._support.threads import run_together
 from ..algorithm.packed_classes import fits
 from ..kernels.forward import STATES
 from ..kernels.models import TABLE, backward_models
@@ -163,4 +162,4 @@ def start_values(
     t = mdps[0].transitions
     q, v = np.empty((1, max(t.n_rows, STATES * t.layout.n_actions))), np.empty((len(mdps), t.layout.n_states))
     after = np.arange(len(mdps)), t.width, 0, greedy, policies, tolerance, q, v
-    return None if run_together(backward_models, table, after, 1) else v[:, 0].copy()
+    return None if backward_models(*table, 0, 1, np.empty(0, np.int64), *after) else v[:, 0].copy()

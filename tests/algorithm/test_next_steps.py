@@ -47,15 +47,16 @@ def test_policies_asked_for_one_by_one(packed, memory, monkeypatch):
     models = models_of(np.random.default_rng(2), 60, {25, 28, 50})
     chain, out = of.PolicyChain(models[0].layout, **SETTINGS, memory=memory), np.empty((8, 2))
     prepared = 0
-    for k, one in enumerate(models, start=1):
-        chain.append(one)
+    for k in range(1, len(models) + 1):
+        chain.append(models[k - 1])
         if k in (7, 8, 30):
             continue
         before = chain._next
         policy = chain.policy()
         prepared += chain._next is before
         if k % 10 == 0:
-            chain = pickle.loads(pickle.dumps(chain)) if k == 20 else chain
+            # Dynamics are known by their identity, so the models of the coming steps go with the chain.
+            chain, models = pickle.loads(pickle.dumps((chain, models))) if k == 20 else (chain, models)
             assert chain.policy(out=out) is out
             assert out.tobytes() == policy.tobytes() == copy.deepcopy(chain).policy().tobytes()
         if k % 6 == 0:
@@ -146,3 +147,33 @@ def test_first_runs_whose_policies_do_not_fit_into_memory_are_taken_as_usual(mon
     FirstRuns(history).advance(chains[0], history, 11)
     chains[1].advance(history, 11)
     assert chains[0].policy(1).tobytes() == chains[1].policy(1).tobytes()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda chain: pickle.loads(pickle.dumps(chain))])
+def test_a_copy_of_a_chain_takes_no_new_model_for_an_old_one(copied):
+    """Python gives the identities of objects that are gone to new ones."""
+    rng = np.random.default_rng(6)
+    first = [random_model(rng, (1, 3, 4), 2) for _ in range(5)]
+    chain = of.PolicyChain(first[0].layout, **SETTINGS)
+    for one in first:
+        chain.append(one)
+    chain.policy()
+    kept, other = [pickle.dumps(one) for one in first], copied(chain)
+    del chain, first, one
+    models = [pickle.loads(one) for one in kept]
+    for _ in range(30):
+        models.append(random_model(rng, (1, 3, 4), 2))
+        other.append(models[-1])
+        del models[5:-1]  # nothing but the chain keeps them
+        kept.append(pickle.dumps(models[-1]))
+    models = [pickle.loads(one) for one in kept]
+    np.testing.assert_allclose(other.policy(), of.policy_chain(models, backend="numpy", **SETTINGS), rtol=0, atol=1e-12)
+
+
+def test_a_shallow_copy_has_its_own_history():
+    models = models_of(np.random.default_rng(7), 3, set())
+    chain = of.PolicyChain(models[0].layout, **SETTINGS)
+    chain.append(models[0])
+    other = copy.copy(chain)
+    other.append(models[1])
+    assert (len(chain), len(other)) == (1, 2)
