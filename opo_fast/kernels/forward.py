@@ -163,12 +163,13 @@ def visit_sweep(
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
     work = Pass(n_parts, width, d, w, private)
+    policy = policies[at]
     fault = 0
     if team.me == 0:
         work.d[0] = 1.0
     barrier(team.gate, team.me, team.n)
     for h in range(model.block.size):
-        if not _weigh_layer(model, team, h, work, policies[at], tolerance, visits):
+        if not _weigh_layer(model, team, h, work, policy, tolerance, visits):
             fault = 1
         if h < model.block.size - 1:
             barrier(team.gate, team.me, team.n)
