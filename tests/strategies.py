@@ -119,3 +119,16 @@ def answers(mdp, policy=None):
     parts = [of.occupancy(mdp, policy), *of.evaluate(mdp, policy), *of.solve(mdp)]
     parts.append(of.policy_chain([mdp] * 3, eta=0.5, beta_loss=0.3, beta_dynamics=0.1))
     return b"".join(part.tobytes() for part in parts)
+
+
+class Listed:
+    """Fit i is model i, at every context."""
+
+    def __init__(self, models):
+        self.models = models
+
+    def losses(self, fit, context):
+        return self.models[fit].row_losses
+
+    def transitions(self, fit, context):
+        return self.models[fit].transitions

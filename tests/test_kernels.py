@@ -15,7 +15,7 @@ import warnings
 import numba
 import numpy as np
 import pytest
-from strategies import random_model, random_policy
+from strategies import Listed, random_model, random_policy
 
 import opo_fast as of
 from opo_fast.algorithm import chain as chain_module
@@ -313,19 +313,6 @@ class GuardedNumpy:
             for margin in (slice(0, self.MARGIN), slice(self.MARGIN + size, None)):
                 assert buffer[margin].tobytes() == before[margin].tobytes()
         return len(self.buffers)
-
-
-class Listed:
-    """Fit i is model i, at every context."""
-
-    def __init__(self, models):
-        self.models = models
-
-    def losses(self, fit, context):
-        return self.models[fit].row_losses
-
-    def transitions(self, fit, context):
-        return self.models[fit].transitions
 
 
 def chain_among_others(models, fits):

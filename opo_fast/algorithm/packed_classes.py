@@ -16,7 +16,7 @@ from ..model.layout import address, aligned
 if TYPE_CHECKING:
     from .engine import ChainEngine
 
-__all__ = ["PackedClasses", "fits"]
+__all__ = ["PackedClasses", "small_enough"]
 
 Array = npt.NDArray[Any]
 
@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 20
 """Maximum size of the candidates at the contexts of a pack; of larger classes, only the candidates that a step needs are laid out."""
 
 
-def fits(losses: int, dynamics: int) -> bool:
+def small_enough(losses: int, dynamics: int) -> bool:
     """Whether so many numbers of the candidates at a context are laid out for a pack."""
     return 8 * LANES * (losses + dynamics) <= MOST_BYTES
 
@@ -67,7 +67,7 @@ class PackedClasses:
         """The classes of an engine, or None if its source cannot list their candidates or they are too large."""
         at = getattr(engine.source, "candidates_at", None)
         first = None if at is None else at(contexts[0])
-        if first is None or not fits(*(array.size for array in first)):
+        if first is None or not small_enough(*(array.size for array in first)):
             return None
         both = [first, *map(at, contexts[1:])]  # type: ignore[arg-type]
         if None in both:

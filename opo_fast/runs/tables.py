@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import frozen
-from ..algorithm.packed_classes import fits
+from ..algorithm.packed_classes import small_enough
 from ..kernels.forward import STATES
 from ..kernels.models import TABLE, backward_models
 from ..model.arguments import UNCHECKED
@@ -67,7 +67,7 @@ class ContextTables:
         line = 8 * (self._shapes[0][0] * self._shapes[0][1] + self._shapes[1][0] * self._shapes[1][1] + 2)
         (n, _), (m, _) = self._shapes
         # As `FiniteDynamicsOracle.candidates_at` decides.
-        few = 0 < 8 * m * self.size <= LINES_BYTES and fits(n * self.n_rows, m * self.size)
+        few = 0 < 8 * m * self.size <= LINES_BYTES and small_enough(n * self.n_rows, m * self.size)
         self._listed = few and dynamics_oracle.function_class.together is not None
         self.most = runs * ROOM // line
         self.lines: dict[Hashable, int] = {}

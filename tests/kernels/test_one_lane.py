@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from strategies import random_mask, random_model
+from strategies import Listed, random_mask, random_model
 
 from opo_fast.algorithm.engine import ChainEngine
 from opo_fast.algorithm.forms import OneLaneChain, PackedChain
@@ -18,19 +18,6 @@ from opo_fast.model.layout import aligned
 
 SETTINGS = {"eta": 0.4, "beta_loss": 0.7, "beta_dynamics": 0.3}
 STEPS = 20 if COMPILED else 8
-
-
-class Listed:
-    """Fit i is model i, at every context."""
-
-    def __init__(self, models):
-        self.models = models
-
-    def losses(self, fit, context):
-        return self.models[fit].row_losses
-
-    def transitions(self, fit, context):
-        return self.models[fit].transitions
 
 
 def history_of(pairs):
