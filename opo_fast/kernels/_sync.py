@@ -22,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ._jit import COMPILED, brief, inlined, kernel
+from ._jit import COMPILED, brief, copied, inlined, kernel
 
 __all__ = ["GATE", "JOINED", "KEEP", "PATIENCE", "STOP", "entrance", "barrier", "release", "serve"]
 
@@ -271,9 +271,9 @@ def _call_in(gate, n, code, frame):
     return n
 
 
-@inlined
+@copied
 def _enter(gate, me, n):
-    # `_code` and `_frame` refer to the function into which this is inlined.
+    # `_code` and `_frame` refer to the function into which this is copied.
     if me > 0:
         while not _wait(gate, _GO, 0, SPIN):
             pass

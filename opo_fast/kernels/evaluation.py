@@ -9,7 +9,7 @@ import numpy as np
 
 from ._arguments import Model, Team
 from ._groups import AHEAD, NEAR, SOON, four_alike, group_sum, is_policy, leads_far, share
-from ._jit import inlined, kernel
+from ._jit import copied, inlined, kernel
 from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import barrier
 
@@ -125,7 +125,7 @@ def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
         _sums_csr(model, h, lo, hi, v, init, begin, q, shift, False)
 
 
-@inlined
+@copied
 def expectation(model, h, lo, hi, v, init, start, q, shift):
     """q[r - shift] = init[r - start] + E[v(s') | row r] for rows lo..hi-1 of layer h, which must not be the last.
 
@@ -175,7 +175,7 @@ def _least(rows, lo, hi, q, shift, v):
         v[s] = x
 
 
-@inlined
+@copied
 def mean(rows, lo, hi, width, policy, q, shift, v):
     """v(s) = <policy, q> for states lo..hi-1; row r is at q[r - shift]."""
     r = rows[lo]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._arguments import Model, Pass, Team
 from ._groups import AHEAD, NEAR, group_each, is_policy, leads_far, share, worth_prefetching
-from ._jit import inlined, kernel
+from ._jit import copied, inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import barrier
 
@@ -56,7 +56,7 @@ def spread_dense(model, h, w, lo, hi, d):
         s += 1
 
 
-@inlined
+@copied
 def spread_csr(model, h, lo, hi, w, shift, d, d0):
     """Add the share of rows lo..hi-1 of layer h in the occupancies of the next states: d[d0 + j] += P(j | row r) w[r + shift]."""
     first = model.rows[model.layers[h]]
