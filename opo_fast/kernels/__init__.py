@@ -18,8 +18,8 @@ layers : first state of each layer, `horizon + 1` entries
 rows : first row of each state, `n_states + 1` entries; a *row* is a state-action pair that the action mask allows
 
 A kernel takes its arguments one by one, since passing a tuple from Python is slower, and first puts them into groups (see
-`_arguments`), which its parts take. Parts are inlined into the kernels that call them (`_jit.inlined`), or are kernels themselves where
-they do so much that the call costs nothing: what is inlined makes compiling slower than in proportion. Unrolled sums, over several next
+`_arguments`), which its parts take. Parts are inlined into the kernels that call them (`_jit.inlined`; `_jit.copied` where this is faster),
+or are kernels themselves where they do so much that the call costs nothing. Unrolled sums, over several next
 states or policies at once, are operations of `_simd`.
 """
 

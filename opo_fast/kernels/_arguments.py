@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Batch", "Hedge", "Lines", "Model", "Optimism", "Own", "Pack", "Pass", "Rule", "Slices", "Step", "Team"]
+__all__ = [
+    "Batch", "Chunk", "Hedge", "Lines", "Model", "Optimism", "Own", "Pack", "Panel", "Pass", "Plausible", "Rule", "Slices", "Step", "Team",
+    "Visits",
+]  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -122,6 +125,54 @@ class Own(NamedTuple):
     w0: Any
     sums: Any
     sums0: Any
+
+
+class Panel(NamedTuple):
+    """Work arrays of all threads for one chunk of a dense model, and where the part of this thread (or of its policies) begins in each."""
+
+    rows: Any
+    """Transitions of the chunk's rows, eight rows after another."""
+    rows0: Any
+    values: Any
+    """Next values of six policies, next state by next state."""
+    values0: Any
+    edge: Any
+    """For rows that do not fill a vector."""
+    edge0: Any
+
+
+class Chunk(NamedTuple):
+    """One work array for values (in all layers), probabilities and Q (in one chunk of states), with a number for each lane."""
+
+    near: Any
+    p0: Any
+    """Where the probabilities of the chunk's rows begin."""
+    q0: Any
+    """And where their Q begin."""
+
+
+class Visits(NamedTuple):
+    """Occupancies of states and of rows with a number for each lane, of all threads, and the result, with a line for each policy."""
+
+    d: Any
+    w: Any
+    private: Any
+    """Sums of one part of a layer's rows."""
+    private0: Any
+    """Where the part of this thread begins."""
+    lines: Any
+    stride: Any
+    """Length of a line."""
+
+
+class Plausible(NamedTuple):
+    """Plausible dynamics and the lower ends of the losses (see `plausible.least_q`)."""
+
+    lower: Any
+    table: Any
+    radius: Any
+    order: Any
+    """A work array, for the states of a layer."""
 
 
 class Hedge(NamedTuple):

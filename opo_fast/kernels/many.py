@@ -6,7 +6,7 @@ state-action pair.
 
 from __future__ import annotations
 
-from ._arguments import Model
+from ._arguments import Model, Own, Panel
 from ._groups import is_policy
 from ._jit import inlined, kernel
 from ._simd import (
@@ -71,10 +71,11 @@ def _prefetch(array, lo, hi):
 
 
 @inlined
-def _back_panel(losses, lo, hi, n_next, panel, at, packed, k0, q, o, edge, e0):
-    """Q of rows lo..hi-1, into q[o[m] + r], under six policies m, whose next values are packed[k0 + 6 k + m]."""
+def _back_panel(losses, lo, hi, n_next, panel, q, o):
+    """Q of rows lo..hi-1, into q[o[m] + r], under six policies m, whose next values are panel.values[panel.values0 + 6 k + m]."""
+    edge, e0 = panel.edge, panel.edge0
     for i in range(lo, hi, 8):
-        p = at + (i - lo) * n_next
+        p = panel.rows0 + (i - lo) * n_next
         if i + 8 <= hi:
             x = vload(losses, i)
         else:
@@ -83,7 +84,7 @@ def _back_panel(losses, lo, hi, n_next, panel, at, packed, k0, q, o, edge, e0):
             x = vload(edge, e0)
         sums = (x, x, x, x, x, x)
         for k in range(n_next):
-            sums = touter(packed, strided(k0, 1, 6), 6 * k, (vload(panel, p + 8 * k),), sums)
+            sums = touter(panel.values, strided(panel.values0, 1, 6), 6 * k, (vload(panel.rows, p + 8 * k),), sums)
         if i + 8 <= hi:
             tstore(q, o, i, sums)
         else:
@@ -125,7 +126,8 @@ def evaluate_dense(
                     line = q.size // n // NARROW
                     base = me * (q.size // n) - rows[lo]
                 o = clamped(base, line, 0, last - first, 6)
-                _back_panel(losses, rows[lo], rows[hi], n_next, panel, at, packed, g * group_size, q, o, edge, 64 * me)
+                work = Panel(panel, at, packed, g * group_size, edge, 64 * me)
+                _back_panel(losses, rows[lo], rows[hi], n_next, work, q, o)
                 for b in range(first, last + 1):
                     if tolerance >= 0.0 and not is_policy(policies[b], rows, lo, hi, width, tolerance):
                         fault = 1
@@ -155,13 +157,14 @@ def _are_policies(policies, first, end, layers, rows, width, tolerance):
 
 
 @inlined
-def _products(data, start, n_rows, j, size, w, w0, line, lanes, sums, a0):
-    """Partial sums for next states j..j+size-1, at most eight, under `lanes` policies; vectors at sums[a0 + 8 (PANEL state + lane)]."""
+def _products(data, start, n_rows, j, size, lanes, own, line):
+    """Partial sums for next states j..j+size-1, at most eight, under `lanes` policies: vectors from own.sums[own.sums0] on."""
+    w, sums, a0 = own.w, own.sums, own.sums0
     full = n_rows // 8 * 8
     for begin in range(0, max(full, 1), BLOCK):
         end = min(begin + BLOCK, full)
         for lane in range(0, lanes, 3):
-            o = clamped(w0, line, lane, lanes - 1, 3)
+            o = clamped(own.w0, line, lane, lanes - 1, 3)
             for m in range(0, size, 2):
                 p0 = start + (j + m) * n_rows
                 p1 = start + (j + min(m + 1, size - 1)) * n_rows
@@ -180,20 +183,20 @@ def _products(data, start, n_rows, j, size, w, w0, line, lanes, sums, a0):
 
 
 @inlined
-def _reach(model, h, lanes, w, w0, line, sums, a0, d, d0):
-    """Occupancies d[d0 + lane] of the states of layer h + 1, from the occupancies w[w0 + line * lane] of the rows of layer h."""
+def _reach(model, h, lanes, own, line, d, d0):
+    """Occupancies d[d0 + lane] of the states of layer h + 1, from those of the rows of layer h, at own.w[own.w0 + line * lane]."""
     s0 = model.layers[h + 1]
     n_next = model.layers[h + 2] - s0
     n_rows = model.rows[s0] - model.rows[model.layers[h]]
     start = model.block[h]
     for j in range(0, n_next, 8):
         size = min(8, n_next - j)
-        _products(model.data, start, n_rows, j, size, w, w0, line, lanes, sums, a0)
+        _products(model.data, start, n_rows, j, size, lanes, own, line)
         for m in range(size):
             for lane in range(lanes):
-                x = vsum(vload(sums, a0 + 8 * (PANEL * m + lane)))
+                x = vsum(vload(own.sums, own.sums0 + 8 * (PANEL * m + lane)))
                 for i in range(n_rows // 8 * 8, n_rows):
-                    x = fma(model.data[start + (j + m) * n_rows + i], w[w0 + line * lane + i], x)
+                    x = fma(model.data[start + (j + m) * n_rows + i], own.w[own.w0 + line * lane + i], x)
                 d[d0 + lane, s0 + j + m] = x
 
 
@@ -212,6 +215,7 @@ def occupancy_dense(
     d0 = PANEL * me
     w0 = me * (w.size // n)
     line = w.size // n // PANEL
+    own = Own(w, w0, sums, 64 * PANEL * me)
     fault = 0
     if tolerance >= 0.0 and not _are_policies(policies, count * me // n, end, layers, rows, width, tolerance):
         fault = 1
@@ -224,5 +228,5 @@ def occupancy_dense(
                 shift = w0 + line * lane - rows[layers[h]]
                 fill_weights(rows, layers[h], layers[h + 1], width, policies[first + lane], d[d0 + lane], visits[first + lane], w, shift)
             if h < block.size - 1:
-                _reach(model, h, lanes, w, w0, line, sums, 64 * PANEL * me, d, d0)
+                _reach(model, h, lanes, own, line, d, d0)
     return fault

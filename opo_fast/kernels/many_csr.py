@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._arguments import Batch, Model, Slices
+from ._arguments import Batch, Chunk, Model, Slices, Visits
 from ._groups import SOON
 from ._jit import inlined, kernel
 from ._simd import (
@@ -111,11 +111,13 @@ def _watch_tile(tile, width, seen):
 
 
 @inlined
-def _lanes(policies, first, last, lo, hi, to, t0, lanes, width, seen):
-    """Copy rows lo..hi-1 of policies first..last to to[t0:], `lanes` numbers for each row; the last policy is repeated.
+def _lanes(batch, lo, hi, to, t0, width, seen):
+    """Copy rows lo..hi-1 of the policies of `batch` to to[t0:], a number per lane for each row; the last policy is repeated.
 
     If `width` is not 0, every eight rows are whole states with `width` actions each; their sums are recorded in `seen`.
     """
+    policies, first, lanes = batch.store, batch.k, batch.lanes
+    last = first + batch.count - 1
     for r in range(lo, hi, 8):
         for g in range(0, lanes, 8):
             if r + 8 <= hi:
@@ -172,20 +174,20 @@ def _row_csr(model, p, end, loss, now, near):
 
 
 @inlined
-def _back_rows(model, h, lo, hi, losses, policies, first, last, now, near, q0):
-    """Q of rows lo..hi-1 of layer h under `WIDE` policies, into near[q0:], row by row."""
+def _back_rows(model, h, lo, hi, losses, batch, now, work):
+    """Q of rows lo..hi-1 of layer h under the policies of `batch`, row by row; the next layer's values begin at work.near[now]."""
     start = model.block[h] - model.rows[model.layers[h]]
     end_of_all = h == model.block.size - 1
     for i in range(lo, hi, 8):
         # A line of each policy while eight rows are computed, so that memory is never idle.
-        for b in range(first, last + 1):
-            prefetch(policies[b], i + ROWS_AHEAD)
+        for b in range(batch.k, batch.k + batch.count):
+            prefetch(batch.store[b], i + ROWS_AHEAD)
         for r in range(i, min(i + 8, hi)):
             if end_of_all:
                 x = (vset(losses[r]), vset(losses[r]))
             else:
-                x = _row_csr(model, model.indptr[start + r], model.indptr[start + r + 1], losses[r], now, near)
-            tstore(near, strided(q0 + WIDE * (r - lo), 8, 2), 0, x)
+                x = _row_csr(model, model.indptr[start + r], model.indptr[start + r + 1], losses[r], now, work.near)
+            tstore(work.near, strided(work.q0 + WIDE * (r - lo), 8, 2), 0, x)
 
 
 @inlined
@@ -211,11 +213,12 @@ def _mean(near, p, q, n, pairs):
 
 
 @inlined
-def _means(rows, lo, hi, middle, near, p0, q0, to, check, seen):
-    """Values of states lo..hi-1 under `WIDE` policies, into near[to:], from probabilities and Q of their rows.
+def _means(rows, lo, hi, middle, work, to, check, seen):
+    """Values of states lo..hi-1 under `WIDE` policies, into work.near[to:], from probabilities and Q of their rows.
 
     The states before `middle` are those of `_in_pairs`; with `check`, the sums of the others are recorded in `seen`.
     """
+    near, p0, q0 = work.near, work.p0, work.q0
     for s in range(lo, hi):
         at = WIDE * (rows[s] - rows[lo])
         n = rows[s + 1] - rows[s]
@@ -243,10 +246,12 @@ def evaluate_csr(
     fault = 0
     p0 = me * (near.size // n) + 2 * WIDE * most
     q0 = p0 + (near.size // n - 2 * WIDE * most) // 2
+    work = Chunk(near, p0, q0)
     check = tolerance >= 0.0
     for g in range(groups * me // n, groups * (me + 1) // n):
         first = WIDE * g
         last = min(first + WIDE, count) - 1
+        batch = Batch(policies, first, last - first + 1, WIDE)
         now = me * (near.size // n)
         after = now + WIDE * most
         seen = _nothing()
@@ -254,9 +259,9 @@ def evaluate_csr(
             for lo in range(layers[h], layers[h + 1], chunk):
                 hi = min(lo + chunk, layers[h + 1])
                 middle = _in_pairs(rows, lo, hi, width)
-                seen = _lanes(policies, first, last, rows[lo], rows[hi], near, p0, WIDE, width if check else 0, seen)
-                _back_rows(model, h, rows[lo], rows[hi], losses, policies, first, last, now, near, q0)
-                seen = _means(rows, lo, hi, middle, near, p0, q0, after + WIDE * (lo - layers[h]), check, seen)
+                seen = _lanes(batch, rows[lo], rows[hi], near, p0, width if check else 0, seen)
+                _back_rows(model, h, rows[lo], rows[hi], losses, batch, now, work)
+                seen = _means(rows, lo, hi, middle, work, after + WIDE * (lo - layers[h]), check, seen)
                 if stride > 0:
                     for half in range(0, WIDE, 8):
                         o = clamped(first * stride, stride, half, last - first, 8)
@@ -275,11 +280,12 @@ def evaluate_csr(
 
 
 @inlined
-def _weigh_tiles(lo, hi, width, tolerance, batch, d, d0, w, w0, visits, stride):
-    """Weights of rows lo..hi-1, whole states of `width` actions that fill vectors, at w[w0:] and in `visits`; the first state is at d[d0].
+def _weigh_tiles(lo, hi, width, tolerance, batch, work, d0, w0):
+    """Weights of rows lo..hi-1, whole states of `width` actions that fill vectors, at work.w[w0:] and in the policies' lines.
 
-    Returns whether the policies are valid there; they are not checked if `tolerance` is negative.
+    The first state is at work.d[d0]. Returns whether the policies are valid there; they are not checked if `tolerance` is negative.
     """
+    d, visits, stride = work.d, work.lines, work.stride
     tiny = vset(TINY)
     seen = _nothing()
     last = batch.count - 1
@@ -301,30 +307,31 @@ def _weigh_tiles(lo, hi, width, tolerance, batch, d, d0, w, w0, visits, stride):
         y4, y5 = vabove(vmul(x4, p[4]), tiny), vabove(vmul(x4, p[5]), tiny)
         y6, y7 = vabove(vmul(x6, p[6]), tiny), vabove(vmul(x6, p[7]), tiny)
         y = (y0, y1, y2, y3, y4, y5, y6, y7)
-        tstore(w, strided(w0 + LANES * (r - lo), LANES, 8), 0, y)
+        tstore(work.w, strided(w0 + LANES * (r - lo), LANES, 8), 0, y)
         tstore(visits, clamped(batch.k * stride, stride, 0, last, 8), r, vtranspose(y))
     return _accepted(seen, tolerance)
 
 
 @inlined
-def _weigh(rows, lo, hi, tolerance, batch, d, d0, w, w0, visits, stride):
+def _weigh(rows, lo, hi, tolerance, batch, work, d0, w0):
     """The same for the rows of states lo..hi-1, whatever their numbers."""
+    w = work.w
     tiny = vset(TINY)
     seen = _nothing()
     last = batch.count - 1
     for c0 in range(lo, hi, STATES):
         c1 = min(c0 + STATES, hi)
         at = w0 + LANES * (rows[c0] - rows[lo])
-        seen = _lanes(batch.store, batch.k, batch.k + last, rows[c0], rows[c1], w, at, LANES, 0, seen)
+        seen = _lanes(batch, rows[c0], rows[c1], w, at, 0, seen)
         for s in range(c0, c1):
             n = rows[s + 1] - rows[s]
             i = w0 + LANES * (rows[s] - rows[lo])
             if tolerance >= 0.0:
                 seen = _watch(w, i, LANES, n, seen)
-            x = vload(d, d0 + LANES * (s - lo))
+            x = vload(work.d, d0 + LANES * (s - lo))
             for row in range(i, i + LANES * n, LANES):
                 vstore(w, row, vabove(vmul(x, vload(w, row)), tiny))
-        _lines(w, at, LANES, 0, rows[c0], rows[c1], visits, clamped(batch.k * stride, stride, 0, last, 8))
+        _lines(w, at, LANES, 0, rows[c0], rows[c1], work.lines, clamped(batch.k * work.stride, work.stride, 0, last, 8))
     return _accepted(seen, tolerance)
 
 
@@ -371,14 +378,15 @@ def _gather(slices, slice0, n_next, w, w0, d, d0, add):
 
 
 @inlined
-def _spread(model, h, lo, hi, w, w0, private, p0, d, d0, add):
-    """`_gather` without a copy in slices, for rows lo..hi-1 of layer h; with `add`, the sums are first computed in `private`."""
+def _spread(model, h, lo, hi, work, w0, d0, add):
+    """`_gather` without a copy in slices, for rows lo..hi-1 of layer h; with `add`, the sums are first computed in work.private."""
+    d, private, p0 = work.d, work.private, work.private0
     to = private if add else d
     t0 = p0 if add else d0
     n = LANES * (model.layers[h + 2] - model.layers[h + 1])
     for j in range(t0, t0 + n):
         to[j] = 0.0
-    lane_scatter(model, h, lo, hi, w, w0, to, t0)
+    lane_scatter(model, h, lo, hi, work.w, w0, to, t0)
     if add:
         for j in range(n):
             d[d0 + j] += private[p0 + j]
@@ -402,6 +410,7 @@ def occupancy_csr(
     groups = (count + LANES - 1) // LANES
     half = d.size // n // 2
     w0 = me * (w.size // n)
+    work = Visits(d, w, private, me * (private.size // n), visits, stride)
     fault = 0
     for g in range(groups * me // n, groups * (me + 1) // n):
         batch = Batch(policies, LANES * g, min(LANES, count - LANES * g), LANES)
@@ -420,15 +429,15 @@ def occupancy_csr(
                 d0 = now + LANES * (lo - s0)
                 valid = True
                 if middle > lo:
-                    valid = _weigh_tiles(rows[lo], rows[middle], width, tolerance, batch, d, d0, w, w0, visits, stride)
+                    valid = _weigh_tiles(rows[lo], rows[middle], width, tolerance, batch, work, d0, w0)
                 if middle < hi:
                     d0 += LANES * (middle - lo)
-                    valid = _weigh(rows, middle, hi, tolerance, batch, d, d0, w, at, visits, stride) and valid
+                    valid = _weigh(rows, middle, hi, tolerance, batch, work, d0, at) and valid
                 if tolerance >= 0.0 and not valid:
                     fault = 1
                 if n_next > 0 and first.size > 0:
                     _gather(slices, first[h] + p * ((n_next + 7) // 8), n_next, w, w0, d, after, p > 0)
                 elif n_next > 0:
-                    _spread(model, h, rows[lo], rows[hi], w, w0, private, me * (private.size // n), d, after, p > 0)
+                    _spread(model, h, rows[lo], rows[hi], work, w0, after, p > 0)
             now, after = after, now
     return fault

@@ -158,12 +158,13 @@ def _move(model, h, lo, hi, v, order, radius, q):
 
 
 @inlined
-def least_q(model, h, lo, hi, v, lower, table, radius, order, q, e):
+def least_q(model, h, lo, hi, v, plausible, q, e):
     """q[r - lo] = lower(r) + min_P E_P[v(s') | row r] for rows lo..hi-1 of layer h, over the plausible P.
 
     The plausible P are the candidates of `table`; or, if `radius` is not empty, all distributions within this total variation distance
-    of the row of the single candidate.
+    of the row of the single candidate. `e` is a work array, like `q`.
     """
+    lower, table, radius, order = plausible
     _copy(lower, lo, hi - lo, q)
     if h < model.block.size - 1:
         for i in range(table.shape[0]):

@@ -5,7 +5,7 @@ A row is an allowed state-action pair.
 
 from __future__ import annotations
 
-from ._arguments import Hedge, Model, Rule
+from ._arguments import Hedge, Model, Plausible, Rule
 from ._groups import share
 from ._jit import inlined, kernel
 from ._simd import vload, vmax, vstore
@@ -46,6 +46,7 @@ def self_tuning_steps(
     model = Model(kind, data, indptr, indices, block, layers, rows)
     half_loss, half_dynamics, weight = bonus
     lower, table, radius, order = plausible
+    own = Plausible(lower, table, radius, order[me])
     regret, v, gap, total, log_actions, excess = sums
     rule = Rule(half_loss, half_dynamics, weight, 0.0)
     q = scratch[3 * me]
@@ -72,7 +73,7 @@ def self_tuning_steps(
                         expected(model, h, r0, r1, v, q)
                 if table.shape[0] > 0:
                     x = least if with_bonus else q
-                    least_q(model, h, r0, r1, v, lower, table, radius, order[me], x, e)
+                    least_q(model, h, r0, r1, v, own, x, e)
                     if with_bonus:
                         _raise(least, r1 - r0, q)
                 elif not with_bonus:
