@@ -116,7 +116,7 @@ def _sums_csr(model, h, lo, hi, v, init, begin, q, shift, far):
         q[r - shift] = qsum(x, x0)
 
 
-@kernel
+@inlined
 def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
     """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
     if leads_far(model, h, lo, hi):
