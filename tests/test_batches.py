@@ -309,6 +309,21 @@ def test_a_wrong_kind_of_argument_leaves_the_model_as_it_was(form):
         same(of.solve(model).q, expected)
 
 
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_a_failed_update_names_the_row(form):
+    """Small dense models are filled in one call, which says only that something is wrong."""
+    mdp, _ = problem((form, 3, False), 1)
+    model, arrays = updatable(mdp), [array.copy() for array in mdp.transitions.arrays()]
+    if form == "dense":
+        arrays[1][1, 2] *= 2
+    else:
+        first = arrays[1].indptr[3 + 2]
+        arrays[1].data[first : arrays[1].indptr[3 + 3]] *= 2
+    state = int(mdp.layout.offsets[1]) + 1
+    with pytest.raises(of.OpoError, match=rf"layer 1, state {state} \(position 1\), action 2: the row sums to 2.0"):
+        model.update(transitions=arrays)
+
+
 def test_attributes_of_an_updatable_model_cannot_be_assigned():
     mdp, _ = problem(("dense", 3, False), 1)
     model = updatable(mdp)

@@ -14,7 +14,7 @@ from ..kernels.ingest import ingest_dense
 from .layout import Layout, aligned
 from .rows import Rows
 
-__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "is_plain", "layer_list", "small_dense", "stored_arrays"]
+__all__ = ["CSR", "DENSE", "csr_array", "dense_array", "fault_of_row", "is_plain", "is_small", "layer_list", "small_dense", "stored_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -114,12 +114,16 @@ _SMALL = 1 << 17
 _WORTH_ALIGNING = 1 << 11
 
 
-def small_dense(layout: Layout, arrays: Any) -> Array | None:
-    """The blocks of a small ordinary model, laid out in one kernel call; None if anything is unusual or wrong."""
+def is_small(layout: Layout, arrays: Any) -> bool:
+    """Whether these are the arrays of a small ordinary dense model, one for each layer."""
+    return layout.dense_sizes[0] <= _SMALL and is_plain(arrays, layout) and len(set(map(id, arrays))) == len(arrays)
+
+
+def small_dense(layout: Layout, arrays: Any, data: Array | None = None) -> Array | None:
+    """The blocks of arrays for which `is_small` holds, laid out in one kernel call, in `data` if it is given; None if a number is wrong."""
     total, most_rows = layout.dense_sizes
-    if total > _SMALL or not is_plain(arrays, layout) or len(set(map(id, arrays))) < len(arrays):
-        return None
-    data, sums = aligned(total, worth=_WORTH_ALIGNING), np.empty(most_rows)
-    flat = np.concatenate(arrays, axis=None)
+    if data is None:
+        data = aligned(total, worth=_WORTH_ALIGNING)
+    flat, sums = np.concatenate(arrays, axis=None), np.empty(most_rows)
     valid = ingest_dense(flat, layout.dense_block, layout.offsets, layout.n_actions, tolerance_of(FLOAT64), sums, data)
     return data if valid else None

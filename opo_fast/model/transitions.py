@@ -14,7 +14,7 @@ from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read
 from ..errors import OpoError, Place
 from ..kernels.ingest import check_csr, check_dense, take_csr, take_dense, unordered_row
 from ..kernels.scores import path_probabilities
-from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, layer_list, small_dense
+from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, is_small, layer_list, small_dense
 from .distinct import Distinct, short_layers
 from .layout import Layout, address, aligned, as_mask
 from .rows import Rows
@@ -257,7 +257,7 @@ class Transitions(Rows):
 
     def _fill_small(self, layout: Layout, arrays: Any) -> bool:
         """Build a small ordinary model in one kernel call; False, so that the general code runs, if anything is unusual or wrong."""
-        data = small_dense(layout, arrays)
+        data = small_dense(layout, arrays) if is_small(layout, arrays) else None
         if data is None:
             return False
         # One update is faster than setting attributes, each of which is checked: a small run builds several models per episode.

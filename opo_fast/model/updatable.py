@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from .._support.checks import FLOAT64, as_real, read_only
 from ..errors import OpoError
 from ..kernels.ingest import take_unit
-from .blocks import CSR, DENSE, layer_list
+from .blocks import CSR, DENSE, is_small, layer_list, small_dense
 from .layered import LayeredMDP
 from .layout import Layout, as_losses, uniform_policy
 from .sparse import as_block
@@ -64,6 +64,8 @@ class UpdatableMDP:
         rows = copied.reshape(-1) if t.pairs is None else np.array(model.row_losses)
         self._losses, self._row_losses = copied, rows
         self._storage, self._places = _storage(t)
+        # The only form of a model that `small_dense` can fill.
+        self._ordinary = t.block is layout.dense_block and t.dtype == FLOAT64 and t.pairs is None
         self._damaged: dict[str, bool] = {"losses": False, "transitions": False}
         vars(self).update(
             layout=layout, transitions=t, losses=read_only(copied), own_row_losses=read_only(rows), loss_place=(rows.ctypes.data,)
@@ -108,14 +110,18 @@ class UpdatableMDP:
             succeeds.
         """
         numbers = None if losses is None else self._as_losses(losses)
-        blocks = None if transitions is None else self._as_blocks(transitions)
+        small = transitions is not None and self._ordinary and is_small(self.layout, transitions)
+        blocks = None if transitions is None or small else self._as_blocks(transitions)
         if numbers is not None:
             self._damaged["losses"] = True
             self._write_losses(numbers)
             self._damaged["losses"] = False
-        if blocks is not None:
+        if transitions is not None:
             self._damaged["transitions"] = True
-            for h, block in blocks.items():
+            if small and small_dense(self.layout, transitions, self._storage[2]) is None:
+                # Layer by layer, to say where the fault is.
+                blocks = self._as_blocks(transitions)
+            for h, block in (blocks or {}).items():
                 self._refill(h, block)
             self._damaged["transitions"] = False
 
