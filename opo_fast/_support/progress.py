@@ -79,13 +79,14 @@ class Bars:
         wide = self._console.encoding.startswith("utf")
         overflow: Any = "ellipsis" if wide else "crop"
         label = Column(no_wrap=True, overflow=overflow, max_width=max(12, self._console.width - (42 if wide else 56)))
+        narrow = Column(no_wrap=True, overflow=overflow)
         columns: list[Any] = [
             TextColumn("{task.description}", markup=False, table_column=label),
             BarColumn(bar_width=16),
             MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=13, overflow=overflow)),
-            TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow=overflow)),
+            TextColumn("{task.fields[note]}", markup=False, table_column=narrow),
         ]
-        self._bars = Progress(*columns, *([TimeRemainingColumn()] if remaining else []), console=self._console)
+        self._bars = Progress(*columns, *([TimeRemainingColumn(table_column=narrow)] if remaining else []), console=self._console)
         self._tasks: dict[str, Any] = {}
         if self._output is None:
             self._timer = threading.Timer(delay, self._bars.start)
