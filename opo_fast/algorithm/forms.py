@@ -18,7 +18,7 @@ from .._support.threads import get_threads, run_together
 from ..kernels import chain as kernels
 from ..kernels import packed as packed_kernels
 from ..kernels._simd import LANES
-from ..kernels.batch import BATCH, visit_batch_csr, visit_batch_dense
+from ..kernels.batch import BATCH, SUMS, visit_batch_csr, visit_batch_dense
 from ..kernels.ingest import pack_lane
 from ..kernels.one_lane import lay_out_lane, one_lane_steps, one_lane_visits
 from ..kernels.packed_self_tuning import packed_self_tuning_steps
@@ -79,7 +79,7 @@ class SingleChain(Chain):
                 visit_once(model, past, i, counts, scratch)
             return
         d, w, private = map(aligned, sizes)
-        sums = aligned(1024 * threads if lanes == BATCH else 0)
+        sums = aligned(SUMS * lanes * threads if dense else 0)
         for i in range(k, k + count, lanes * copies):
             n = min(lanes * copies, k + count - i)
             work = n * model.n_transitions

@@ -10,7 +10,7 @@ from ._constants import EXP_MIN, LANES
 
 __all__ = [
     "clamped", "fma", "prefetch", "qask", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload",
-    "tload_lines", "tmerge", "touter", "tpanel", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv",
+    "tload_lines", "tmerge", "touter", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv",
     "vector", "vexp", "vfma", "vgather", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2",
     "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
 ]  # fmt: skip
@@ -188,11 +188,6 @@ def tdot(array, o, i, x, total):
 
 def touter(array, o, i, x, sums):
     products = [y * v for y in tread(array, o, i) for v in x]
-    return tuple(map(np.add, products, sums))
-
-
-def tpanel(array, o, i, w, p, sums):
-    products = [y * vload(w, p + LANES * m) for m in range(LANES) for y in tread(array, o, i + m)]
     return tuple(map(np.add, products, sums))
 
 

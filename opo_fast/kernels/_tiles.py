@@ -14,7 +14,7 @@ from ._constants import LANES
 from ._llvm import F8, I8, I64, V8, ZERO, Elements, build_sum, build_transpose, call_fma, splat
 
 __all__ = [
-    "clamped", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter", "tpanel", "tput", "tread", "tset",
+    "clamped", "strided", "tadd", "tdot", "tfma", "tload", "tload_lines", "tmerge", "touter", "tput", "tread", "tset",
     "tstore", "tsum", "tzeros", "vtranspose",
 ]  # fmt: skip
 
@@ -201,25 +201,6 @@ def touter(typingctx: Any, array: Any, o: Any, i: Any, x: Any, sums: Any) -> Any
         return _each(context, builder, sig, after)
 
     return sums(array, o, I8, x, sums), generate
-
-
-@intrinsic
-def tpanel(typingctx: Any, array: Any, o: Any, i: Any, w: Any, p: Any, sums: Any) -> Any:
-    """sums[m * len(o) + j] + array[o[j] + i + m] * (the vector of `w` at p + 8 m), for m = 0..7."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        elements = Elements(context, builder, sig.args[0], args[0])
-        weights = Elements(context, builder, sig.args[3], args[3])
-        before, after = cgutils.unpack_tuple(builder, args[5]), []
-        positions = _at(builder, args[1], args[2])
-        for m in range(LANES):
-            v = weights.load(builder.add(args[4], ir.Constant(I64, LANES * m)))
-            for position in positions:
-                y = splat(builder, elements.read(builder.add(position, ir.Constant(I64, m))))
-                after.append(call_fma(builder, y, v, before[len(after)]))
-        return _each(context, builder, sig, after)
-
-    return sums(array, o, I8, w, I8, sums), generate
 
 
 @intrinsic

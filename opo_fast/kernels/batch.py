@@ -20,7 +20,6 @@ from ._simd import (
     tload_lines,
     tmerge,
     touter,
-    tpanel,
     tstore,
     tzeros,
     vabove,
@@ -35,66 +34,52 @@ from ._simd import (
 from ._sync import barrier
 from .forward import TINY, merge
 
-__all__ = ["BATCH", "lane_scatter", "lane_weights", "visit_batch_csr", "visit_batch_dense"]
+__all__ = ["BATCH", "SUMS", "lane_scatter", "lane_weights", "visit_batch_csr", "visit_batch_dense"]
 
 BATCH = 32
 """Number of policies in a large batch under a dense dynamics."""
+SUMS = 48
+"""Partial sums of one policy that are computed together under a dense dynamics."""
 ROWS_AHEAD = 64
 """Past policies are prefetched so many rows ahead of their use."""
 BLOCK = 512
-"""Number of rows of a large batch whose weights are used for several next states while they are in the cache."""
+"""Number of rows whose weights are used for several next states while they are in the cache."""
 
 
 @inlined
-def _dots(model, h, own, lo, hi, d, d0):
-    """Occupancy of next states lo..hi-1 of layer h under eight policies: d[d0 + 8 j] = sum_i P(j | row i) w[w0 + 8 i]."""
-    # Three next states at a time, which fills the registers; the last ones may be computed twice.
-    n_rows = model.rows[model.layers[h + 1]] - model.rows[model.layers[h]]
-    full = n_rows // 8 * 8
-    for j in range(lo, hi, 3):
-        o = clamped(model.block[h], n_rows, j, hi - 1, 3)
-        sums = tzeros(24)
-        for i in range(0, full, 8):
-            sums = tpanel(model.data, o, i, own.w, own.w0 + 8 * i, sums)
-        x = tmerge(sums)
-        for i in range(full, n_rows):
-            x = touter(model.data, o, i, (vload(own.w, own.w0 + 8 * i),), x)
-        tstore(d, clamped(d0, 8, j, hi - 1, 3), 0, x)
-
-
-@inlined
-def _block_sums(data, o, first, end, own):
-    """Add rows first..end-1 to the partial sums of four next states under 32 policies."""
-    # One of the eight partial sums, over every eighth row, for four next states times one vector of policies. With four vectors, the
-    # sums would not fit into sixteen registers, and would be stored and loaded for each row.
+def _block_sums(data, o, first, end, own, lanes):
+    """Add rows first..end-1 to the partial sums of six next states under `lanes` policies."""
+    # One of the eight partial sums, over every eighth row, for six next states times one vector of policies: with their operands they
+    # fill sixteen registers of four numbers. With more, sums would be stored and loaded for each row.
     for part in range(8):
-        for g in range(0, 32, 8):
-            p = strided(own.sums0 + 128 * part + g, 32, 4)
-            a = tload(own.sums, p, 0)
+        for g in range(0, lanes, 8):
+            p = strided(own.sums0 + 6 * lanes * part + g, lanes, 6)
+            a = tzeros(6)
+            if first > 0:
+                a = tload(own.sums, p, 0)
             for i in range(first + part, end, 8):
-                a = touter(data, o, i, (vload(own.w, own.w0 + 32 * i + g),), a)
+                a = touter(data, o, i, (vload(own.w, own.w0 + lanes * i + g),), a)
             tstore(own.sums, p, 0, a)
 
 
 @inlined
-def _many_dots(model, h, own, lo, hi, d, d0):
-    """The same under 32 policies."""
+def _dots(model, h, own, lanes, lo, hi, d, d0):
+    """Occupancy of next states lo..hi-1 of layer h under `lanes` policies: d[d0 + lanes j] = sum_i P(j | row i) w[w0 + lanes i]."""
     # A vector unit multiplies as fast as it loads, so that each vector that is loaded should be used more than once.
     n_rows = model.rows[model.layers[h + 1]] - model.rows[model.layers[h]]
     full = n_rows // 8 * 8
-    for j in range(lo, hi, 4):
-        o = clamped(model.block[h], n_rows, j, hi - 1, 4)
-        for x in range(own.sums0, own.sums0 + 8 * 128):
-            own.sums[x] = 0.0
-        for first in range(0, full, BLOCK):
-            _block_sums(model.data, o, first, min(first + BLOCK, full), own)
-        for m in range(4):
-            s = min(j + m, hi - 1)
-            for g in range(0, 32, 8):
-                x = tmerge(tload(own.sums, strided(own.sums0 + 32 * m + g, 128, 8), 0))[0]
+    for j in range(lo, hi, 6):
+        # The last states may be computed more than once.
+        o = clamped(model.block[h], n_rows, j, hi - 1, 6)
+        for first in range(0, max(full, 1), BLOCK):
+            _block_sums(model.data, o, first, min(first + BLOCK, full), own, lanes)
+        for m in range(min(6, hi - j)):
+            s = j + m
+            for g in range(0, lanes, 8):
+                x = tmerge(tload(own.sums, strided(own.sums0 + lanes * m + g, 6 * lanes, 8), 0))[0]
                 for i in range(full, n_rows):
-                    x = vfma(vset(model.data[model.block[h] + s * n_rows + i]), vload(own.w, own.w0 + 32 * i + g), x)
-                vstore(d, d0 + 32 * s + g, x)
+                    x = vfma(vset(model.data[model.block[h] + s * n_rows + i]), vload(own.w, own.w0 + lanes * i + g), x)
+                vstore(d, d0 + lanes * s + g, x)
 
 
 @inlined
@@ -175,13 +160,13 @@ def visit_batch_dense(
 
     Each thread takes `lanes` policies at a time, `LANES` or `BATCH`; the threads synchronise only to add to `visits` in turn. With
     `shared`, for at most `lanes` policies in all, each thread takes a part of the next states of each layer instead. For each thread
-    and lane, `d` has the size of two layers of states and `w` of a layer of rows; `sums` has 1,024 numbers per thread (for `BATCH`).
+    and lane, `d` has the size of two layers of states, `w` of a layer of rows, and `sums` has `SUMS` numbers.
     """
     horizon = block.size
     model = Model(kind, data, indptr, indices, block, layers, rows)
     half = d.size // n // 2
     mine = me * (w.size // n)
-    own = Own(w, mine, sums, 8 * 128 * me)
+    own = Own(w, mine, sums, SUMS * lanes * me)
     first_lane = 0 if shared else lanes * me
     for begin in range(first_lane, count + first_lane, lanes * n):
         batch = Batch(store, k + begin, min(lanes, count - begin), lanes)
@@ -205,10 +190,7 @@ def visit_batch_dense(
                 n_next = layers[h + 2] - layers[h + 1]
                 lo = n_next * me // n if shared else 0
                 hi = n_next * (me + 1) // n if shared else n_next
-                if lanes == LANES:
-                    _dots(model, h, own, lo, hi, d, after)
-                else:
-                    _many_dots(model, h, own, lo, hi, d, after)
+                _dots(model, h, own, lanes, lo, hi, d, after)
                 if shared:
                     barrier(gate, me, n)
             now, after = after, now

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._arguments import Model, Team
 from ._groups import AHEAD, NEAR, SOON, four_alike, group_sum, is_policy, leads_far, share
-from ._jit import copied, inlined, kernel
+from ._jit import called, copied, inlined, kernel
 from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import barrier
 
@@ -116,7 +116,7 @@ def _sums_csr(model, h, lo, hi, v, init, begin, q, shift, far):
         q[r - shift] = qsum(x, x0)
 
 
-@inlined
+@called
 def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
     """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
     if leads_far(model, h, lo, hi):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._arguments import Model, Pass, Team
 from ._groups import AHEAD, NEAR, group_each, is_policy, leads_far, share, worth_prefetching
-from ._jit import copied, inlined, kernel
+from ._jit import REGISTERS, copied, inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import barrier
 
@@ -20,6 +20,9 @@ TINY = 1e-280
 
 STATES = 256
 """Number of states of a CSR layer that are processed at a time: their rows stay in the first-level cache."""
+
+STREAMS = 8 if REGISTERS > 8 else 4
+"""Number of next states whose sums over the rows of a dense layer are computed at a time, in registers."""
 
 
 @inlined
@@ -46,7 +49,8 @@ def spread_dense(model, h, w, lo, hi, d):
     for eight in range(eights):
         # If layers share a block, the part read last is still in the cache, so every other layer goes backwards.
         s = lo + 8 * (eights - 1 - eight if h % 2 else eight)
-        _dots(model.data, strided(start + s * n_rows, n_rows, 8), n_rows, w, d, s)
+        for j in range(s, s + 8, STREAMS):
+            _dots(model.data, strided(start + j * n_rows, n_rows, STREAMS), n_rows, w, d, j)
     s = lo + 8 * eights
     if s + 4 <= hi:
         _dots(model.data, strided(start + s * n_rows, n_rows, 4), n_rows, w, d, s)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ._arguments import Pass, Slices, Team
 from ._groups import AHEAD, MANY, NEAR, SCATTERED, is_policy
-from ._jit import inlined, kernel
+from ._jit import called, inlined, kernel
 from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
 from ._sync import barrier
 from .forward import STATES, fill_weights, merge
@@ -87,7 +87,7 @@ def _slice_sums(slices, begin, end, w, w0, near):
     return x
 
 
-@inlined
+@called
 def _gather(slices, slice0, n_rows, n_next, w, w0, private, to):
     """private[to + j] = the sum over the `n_rows` rows of a part, whose weights begin at w[w0], for its next states j."""
     before = np.int64(0)

@@ -8,7 +8,7 @@ import twins
 from kernel_calls import MODELS, close, model, name_of, own, packed_block, policies, together
 from twins import Rows
 
-from opo_fast.kernels.batch import BATCH, BLOCK, visit_batch_csr, visit_batch_dense
+from opo_fast.kernels.batch import BATCH, BLOCK, SUMS, visit_batch_csr, visit_batch_dense
 from opo_fast.kernels.ingest import pack_lane
 from opo_fast.kernels.packed import packed_steps, packed_visits
 from opo_fast.kernels.weights import count_saturated
@@ -30,7 +30,7 @@ def visit_dense(monkeypatch, mdp, store, k, count, n, lanes, shared):
     most = max(mdp.layout.layer_sizes)
     d, w = aligned(n * lanes * 2 * most), aligned(n * lanes * mdp.transitions.most_rows)
     visits = aligned(mdp.transitions.n_rows, zero=True)
-    after = (int(shared), lanes, store, k, count, d, w, visits, aligned(1024 * n))
+    after = (int(shared), lanes, store, k, count, d, w, visits, aligned(SUMS * lanes * n))
     together(monkeypatch, visit_batch_dense, mdp.transitions.arguments, after, n)
     return visits
 

@@ -30,7 +30,6 @@ from opo_fast.kernels._simd import (
     tload_lines,
     tmerge,
     touter,
-    tpanel,
     tput,
     tread,
     tset,
@@ -290,9 +289,8 @@ def _kernels_of(k):
     def products(data, start, stride, i, w, out):
         o = strided(start, stride, k)
         tstore(out, strided(0, 8, twice), 0, touter(data, o, i, (vload(w, 0), vload(w, 8)), tzeros(twice)))
-        sums = tpanel(data, o, i, w, 3, tzeros(eight))
-        tstore(out, strided(16 * k, 8, eight), 0, sums)
-        tstore(out, strided(80 * k, 8, k), 0, tmerge(sums))
+        sums = tload(data, strided(start, 4, eight), i)
+        tstore(out, strided(16 * k, 8, k), 0, tmerge(sums))
 
     return streams, products
 
@@ -322,9 +320,10 @@ def test_streams(k, dtype):
 @pytest.mark.parametrize("k", KERNELS)
 def test_products(k, dtype):
     arguments, vectors, w = _numbers(k, dtype)
-    out, pair, panel = np.empty(88 * k), w[:16].reshape(2, 8), w[3:67].reshape(8, 8)
+    out, pair, (data, start, _, i, _) = np.empty(24 * k), w[:16].reshape(2, 8), arguments
     KERNELS[k][1](*arguments, out)
-    expected = [vectors[:, :1, None] * pair, vectors.T[:, :, None] * panel[:, None], vectors @ panel]
+    each = np.array([data[x : x + 8] for x in start + i + 4 * np.arange(8 * k)], np.float64)
+    expected = [vectors[:, :1, None] * pair, each.reshape(8, k, 8).sum(axis=0)]
     np.testing.assert_allclose(out, np.concatenate([np.ravel(x) for x in expected]), rtol=1e-14)
 
 
