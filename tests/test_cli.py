@@ -110,6 +110,8 @@ def test_theory_constants_end_in_advice(call):
 def test_show_prints_the_table_again(call):
     ran = cells(call(*SMALL).stdout)
     assert cells(call("show", "runs/random-finite-opo-seed0").stdout) == ran
+    refused = call("show", "runs/random-finite-opo-seed0", "--plot", "nowhere/again.png", code=2)
+    assert (refused.stdout, refused.stderr.count("nowhere")) == ("", 1)
     assert cells(call("show", "runs/random-finite-opo-seed0/result.npz", "--plot", "again.png").stdout) == ran
     assert pathlib.Path("again.png").read_bytes().startswith(b"\x89PNG")
 
@@ -381,6 +383,9 @@ def test_refusals_are_one_line(call, words, text):
         (["study", "run", "x.toml", "--workers", "two"], "a whole number, such as 1000, is needed"),
         (["run", "--backend", "cuda"], "'numba'"),
         (["run", "icu-sepsis", "more"], "more"),
+        (["run", "--out", ""], "The value of --out is empty"),
+        (["run", "icu-sepsis", "--out="], "The value of --out is empty"),
+        (["show", ""], "The value of show is empty"),
     ],
 )
 def test_wrong_words(call, words, text):

@@ -24,6 +24,7 @@ def test_finite_contexts_is_a_contextual_mdp(mdps):
     assert cmdp.mdp(np.int64(1)) is mdps[1]
     assert cmdp.labels == ("mild", "moderate", "severe")
     assert of.FiniteContexts(iter(mdps)).probabilities.tolist() == [1 / 3] * 3
+    assert repr(cmdp) == "<FiniteContexts 'wards': 3 contexts of Layout([1, 3, 2], n_actions=2)>"
     assert not isinstance(mdps[0], of.ContextualMDP)
 
 

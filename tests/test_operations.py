@@ -355,6 +355,36 @@ def test_states_with_unequal_numbers_of_actions_that_are_equal_on_average(counts
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+def test_chains_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads):
+    """Long ones gather from the transposed copy from the first step on, short ones scatter until it is made."""
+    monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 2, 1: 2})
+    set_threads(threads)
+    factors = {"eta": 0.3, "beta_loss": 0.4, "beta_dynamics": 0.1}
+
+    def models():
+        one = random_model(np.random.default_rng(3), [1, 90, 75, 7], 3, "csr", masked=True, density=0.4)
+        return one, one.with_losses(np.random.default_rng(4).random(one.losses.shape) * one.action_mask)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slices, "MOST_BYTES", 0)
+        pair = models()
+        expected = {n: of.policy_chain(pair * n, **factors).tobytes() for n in (3, 11)}
+        assert pair[0].transitions.sliced.arguments is None
+    for lengths in ((3, 11), (11, 3)):
+        pair = models()
+        for n in lengths:
+            assert of.policy_chain(pair * n, **factors).tobytes() == expected[n]
+        assert pair[0].transitions.sliced.arguments is not None
+    pair = models()
+    chain = of.PolicyChain(pair[0].layout, **factors, action_mask=pair[0].action_mask)
+    for model in pair * 11:
+        chain.append(model)
+        policy = chain.policy()
+    assert policy.tobytes() == expected[11]
+    assert pair[0].transitions.sliced.arguments is not None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 def test_repeated_occupancies_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads):
     """After some passes a transposed copy is made, and sums are gathered in the same order in which they were scattered before."""
     monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 2, 1: 2})

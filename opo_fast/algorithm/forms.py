@@ -50,6 +50,12 @@ def _place(array: Array) -> tuple[int, int]:
     return address(array), array.size
 
 
+def _work(model: Transitions, scratch: Scratch, passes: int) -> tuple[Any, ...]:
+    """The arguments `slices`, `d`, `w` and `private` of the steps of a chain, with so many forward passes."""
+    slices = model.sliced.arrays(model, passes)
+    return slices, scratch.d, scratch.layer if slices[0].size else scratch.w, scratch.private
+
+
 class SingleChain(Chain):
     """One context."""
 
@@ -60,7 +66,7 @@ class SingleChain(Chain):
         return rows[0]
 
     def _model_bytes(self, model: Transitions) -> int:
-        return model.nbytes
+        return model.nbytes + model.sliced.nbytes
 
     def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
         past = self.policies.lines
@@ -106,10 +112,12 @@ class SingleChain(Chain):
         chunk = chunk_of(model)
         most = min(get_threads(), model.threads)
         buffers = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
+        count_actions = rule.visits == "actions"
         after = (
             model.parts, length, self.policies.line(self.steps), chunk, model.width, int(rule.greedy),
-            int(rule.visits == "actions"), losses, counts, self.policies.lines, self.sum_q, self.v, scratch.d, scratch.w,
-            scratch.private, bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight, rule.eta, buffers,
+            int(count_actions), losses, counts, self.policies.lines, self.sum_q, self.v,
+            *_work(model, scratch, 0 if count_actions else length - 1), (bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight),
+            rule.eta, buffers,
         )  # fmt: skip
         run_together(kernels.chain_steps, model.arguments, after, most, length * model.n_transitions)
 
@@ -121,8 +129,8 @@ class SingleChain(Chain):
         buffers = np.empty((2 * most, min(chunk, max(layout.layer_sizes)) * layout.n_actions))
         before = (chunk, model.width, 0, 0)
         after = (
-            counts, lines, self.sum_q, self.v, scratch.d, scratch.w, scratch.private, bonus.beta_loss / 2, bonus.beta_dynamics / 2,
-            rule.weight, rule.eta, buffers,
+            counts, lines, self.sum_q, self.v, *_work(model, scratch, 0), (bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight),
+            rule.eta, buffers,
         )  # fmt: skip
 
         def step(losses: Array, line: int) -> None:
@@ -144,8 +152,8 @@ class SingleChain(Chain):
             model.parts, length, self.policies.line(self.steps), int(keep), chunk, model.width, int(bonus.needed), losses,
             NO_ROWS if counts is None else counts, (bonus.beta_loss / 2, bonus.beta_dynamics / 2, self.engine.rule.weight),
             (lower, found.table, found.radius, order), self.policies.lines,
-            (self.sum_q, self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess), NO_ROWS, scratch.d, scratch.w,
-            scratch.private, buffers,
+            (self.sum_q, self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess), NO_ROWS,
+            *_work(model, scratch, length - 1 if bonus.needed else 0), buffers,
         )  # fmt: skip
         run_together(self_tuning_steps, model.arguments, after, most, length * model.n_transitions)
 

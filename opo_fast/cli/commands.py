@@ -55,6 +55,10 @@ class _Group(TyperGroup):
         close = get_close_matches(args[0], COMMANDS, 1)
         if args[0] not in COMMANDS and close:
             ctx.fail(f"No such command '{printable(args[0])}'. Did you mean '{close[0]}'?")
+        # An empty path would be the current folder.
+        empty = next((i for i, arg in enumerate(args) if not arg or (arg.startswith("--") and arg.endswith("="))), None)
+        if empty is not None:
+            ctx.fail(f"The value of {printable(args[empty] or args[max(0, empty - 1)]).rstrip('=')} is empty. Is a shell variable unset?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -26,6 +26,9 @@ def show(
 ) -> None:
     """Show the table of a finished run again, and how the run was made."""
     result = SimulationResult.load(path / "result.npz" if os.path.isdir(path) else path)
+    if plot is not None:
+        # First, so that a file that cannot be written is reported alone.
+        result.plot(plot, log=log)
     out = console()
     settings = result.settings
     options = {**({} if settings.get("horizon") is None else {"horizon": settings["horizon"]}), **(settings.get("options") or {})}
@@ -42,5 +45,4 @@ def show(
     )
     show_result(out, result)
     if plot is not None:
-        result.plot(plot, log=log)
         typer.echo(f"Written to {printable(plot)}")

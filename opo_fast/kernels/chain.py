@@ -12,6 +12,7 @@ from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vmax, vmin, v
 from ._sync import barrier
 from .evaluation import expectation
 from .forward import visit_sweep
+from .slices import add_slices
 
 __all__ = ["backup", "chain_steps", "optimistic_losses", "policy_step"]
 
@@ -165,7 +166,7 @@ def backup(model, team, optimism, greedy, step, lines):
 @kernel
 def chain_steps(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, chunk, width, greedy, count_actions, losses,
-    visits, store, sum_q, v, d, w, private, half_loss, half_dynamics, weight, eta, scratch,
+    visits, store, sum_q, v, slices, d, w, private, bonus, eta, scratch,
 ):  # fmt: skip
     """`n_steps` steps of the chain under one dynamics and one loss, from policy `store[k]` on: the work of thread `me` of `n`.
 
@@ -173,11 +174,13 @@ def chain_steps(
     step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. A step at the last line copies that line to line 0
     and continues there, which drops the earlier policies. Layers are backed up `chunk` states at a time (a multiple of 8, or all);
     `width` is the number of actions if the rows of whole states fill a vector, else 0; `scratch` has two lines per thread for the rows
-    of a chunk.
+    of a chunk. `slices` are the first five arguments of `slices.add_slices`, of which the first is empty if there is no such copy of the
+    model; otherwise `w` has a number for each row of a layer. `bonus` is (half_loss, half_dynamics, weight).
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
-    rule = Rule(half_loss, half_dynamics, weight, eta)
+    starts, states, positions, weights, first = slices
+    rule = Rule(bonus[0], bonus[1], bonus[2], eta)
     optimism = Optimism(losses, visits, rule)
     lines = Lines(chunk, width, scratch[2 * me], scratch[2 * me + 1])
     line = k
@@ -188,6 +191,11 @@ def chain_steps(
             if count_actions:
                 for r in range(first_row, end_row):
                     visits[r] += store[line - 1, r]
+            elif starts.size > 0:
+                add_slices(
+                    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, store, line - 1, d, w, visits,
+                    private,
+                )  # fmt: skip
             else:
                 visit_sweep(
                     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, line - 1, -1.0, d, w, visits,

@@ -14,6 +14,7 @@ from .chain import optimistic_losses
 from .forward import visit_sweep
 from .hedge import hedge_step
 from .plausible import expected, least_q
+from .slices import add_slices
 
 __all__ = ["self_tuning_steps"]
 
@@ -31,21 +32,22 @@ def _raise(x, n, y):
 @kernel
 def self_tuning_steps(
     kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, n_steps, k, keep, chunk, width, with_bonus, losses, visits,
-    bonus, plausible, store, sums, last_q, d, w, private, scratch,
+    bonus, plausible, store, sums, last_q, slices, d, w, private, scratch,
 ):  # fmt: skip
     """`n_steps` steps with the same fits and plausible sets, from policy `store[k]` on: the work of thread `me` of `n`.
 
     Q is the maximum of 0; of losses - bonus + E[V], if `with_bonus` is set; and of `lower` plus the least E[V] over the plausible
     dynamics (see `plausible.least_q`), if `table` is not empty. With `keep`, each step writes its policy to the next line of `store`, and
     `visits` is used as in `chain_steps`; without it, line k is overwritten, and there must be no bonus. `bonus` is (half_loss,
-    half_dynamics, weight), `plausible` is (lower, table, radius, order), and `sums` is (regret, v, gap, total, log_actions, excess) of
-    `Hedge`; they are tuples because Numba cannot inline calls with more than thirty arguments, which Python compiles differently.
-    `last_q`, if not empty, gets the last step's Q before it is raised to 0. `scratch` has three lines per thread for the rows of a
-    chunk, `order` one line per thread for the states of a layer.
+    half_dynamics, weight), `plausible` is (lower, table, radius, order), `sums` is (regret, v, gap, total, log_actions, excess) of
+    `Hedge`, and `slices` is as in `chain_steps`; they are tuples because Numba cannot inline calls with more than thirty arguments, which
+    Python compiles differently. `last_q`, if not empty, gets the last step's Q before it is raised to 0. `scratch` has three lines per
+    thread for the rows of a chunk, `order` one line per thread for the states of a layer.
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     half_loss, half_dynamics, weight = bonus
     lower, table, radius, order = plausible
+    starts, states, positions, weights, first = slices
     own = Plausible(lower, table, radius, order[me])
     regret, v, gap, total, log_actions, excess = sums
     rule = Rule(half_loss, half_dynamics, weight, 0.0)
@@ -55,9 +57,16 @@ def self_tuning_steps(
     for step in range(n_steps):
         at = k + step if keep else k
         if step > 0 and with_bonus:
-            visit_sweep(
-                kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, at - 1, -1.0, d, w, visits, private
-            )  # fmt: skip
+            if starts.size > 0:
+                add_slices(
+                    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, store, at - 1, d, w, visits,
+                    private,
+                )  # fmt: skip
+            else:
+                visit_sweep(
+                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, at - 1, -1.0, d, w, visits,
+                    private,
+                )  # fmt: skip
             barrier(gate, me, n)
         hedge = Hedge(store[at], store[at + 1 if keep else at], regret, v, gap, total, log_actions, excess)
         for h in range(block.size - 1, -1, -1):

@@ -17,9 +17,9 @@ from ._groups import AHEAD, MANY, NEAR, SCATTERED, is_policy
 from ._jit import called, inlined, kernel
 from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
 from ._sync import barrier
-from .forward import STATES, fill_weights, merge
+from .forward import STATES, merge, weigh
 
-__all__ = ["WINDOW", "slice_fill", "slice_shape", "visit_slices"]
+__all__ = ["WINDOW", "add_slices", "slice_fill", "slice_shape", "visit_slices"]
 
 WINDOW = 64
 """Number of states that are sorted together."""
@@ -107,12 +107,13 @@ def _gather(slices, slice0, n_rows, n_next, w, w0, private, to):
 
 
 @inlined
-def _visit_layer(slices, team, h, work, policy, tolerance, visits):
+def _visit_layer(slices, team, h, work, policy, tolerance, visits, add):
     """Weights of the rows of this thread's parts of layer h, and the parts' sums for the next states; whether the policy is valid."""
     layers, rows = slices.layers, slices.rows
     s0 = layers[h]
     size = layers[h + 1] - s0
     n_next = layers[h + 2] - layers[h + 1] if h < slices.first.size - 1 else 0
+    shift = -rows[s0] if add else 0
     valid = True
     for p in range(work.parts * team.me // team.n, work.parts * (team.me + 1) // team.n):
         lo = s0 + size * p // work.parts
@@ -121,9 +122,29 @@ def _visit_layer(slices, team, h, work, policy, tolerance, visits):
             c1 = min(c0 + STATES, hi)
             if tolerance >= 0.0 and not is_policy(policy, rows, c0, c1, work.width, tolerance):
                 valid = False
-            fill_weights(rows, c0, c1, work.width, policy, work.d, visits, visits, 0)
-        _gather(slices, slices.first[h] + p * ((n_next + 7) // 8), rows[hi] - rows[lo], n_next, visits, rows[lo], work.private, p * n_next)
+            weigh(rows, c0, c1, work.width, policy, work.d, visits, work.w, shift, add)
+        slice0 = slices.first[h] + p * ((n_next + 7) // 8)
+        _gather(slices, slice0, rows[hi] - rows[lo], n_next, work.w, rows[lo] + shift, work.private, p * n_next)
     return valid
+
+
+@inlined
+def _visit(slices, team, work, policy, tolerance, visits, add):
+    """The occupancy of a policy, which is added to `visits` or fills them; returns 1 if the policy is invalid, else 0."""
+    layers = slices.layers
+    valid = True
+    if team.me == 0:
+        work.d[0] = 1.0
+    barrier(team.gate, team.me, team.n)
+    for h in range(slices.first.size):
+        if not _visit_layer(slices, team, h, work, policy, tolerance, visits, add):
+            valid = False
+        if h < slices.first.size - 1:
+            barrier(team.gate, team.me, team.n)
+            n_next = layers[h + 2] - layers[h + 1]
+            merge(work.private, work.parts, n_next, n_next * team.me // team.n, n_next * (team.me + 1) // team.n, work.d, layers[h + 1])
+            barrier(team.gate, team.me, team.n)
+    return 0 if valid else 1
 
 
 @kernel
@@ -132,18 +153,14 @@ def visit_slices(
 ):  # fmt: skip
     """The occupancy of `policy` under a CSR model from its slices, with the sums of `forward.visit_sweep`. It fills `visits`."""
     slices = Slices(starts, states, positions, weights, first, layers, rows)
-    team = Team(me, n, gate)
-    work = Pass(n_parts, width, d, visits, private)
-    valid = True
-    if me == 0:
-        d[0] = 1.0
-    barrier(gate, me, n)
-    for h in range(first.size):
-        if not _visit_layer(slices, team, h, work, policy, tolerance, visits):
-            valid = False
-        if h < first.size - 1:
-            barrier(gate, me, n)
-            n_next = layers[h + 2] - layers[h + 1]
-            merge(private, n_parts, n_next, n_next * me // n, n_next * (me + 1) // n, d, layers[h + 1])
-            barrier(gate, me, n)
-    return 0 if valid else 1
+    # The weights are the occupancies themselves.
+    return _visit(slices, Team(me, n, gate), Pass(n_parts, width, d, visits, private), policy, tolerance, visits, 0)
+
+
+@kernel
+def add_slices(
+    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, policies, at, d, w, visits, private
+):  # fmt: skip
+    """Add the occupancy of `policies[at]`, which is valid, to `visits`; `w` has a number for each row of a layer."""
+    slices = Slices(starts, states, positions, weights, first, layers, rows)
+    return _visit(slices, Team(me, n, gate), Pass(n_parts, width, d, w, private), policies[at], -1.0, visits, 1)

@@ -21,7 +21,6 @@ from .arguments import UNCHECKED, Backend, as_model, checked_policy, plain, to_f
 from .layered import LayeredMDP
 from .layout import Layout, aligned
 from .reference import Evaluation, Solution
-from .slices import SlicedCopy
 from .transitions import CSR, Transitions
 from .updatable import UpdatableMDP
 
@@ -206,11 +205,11 @@ def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Ar
     if t.kind == CSR:
         lanes = many_csr.LANES
         threads = _threads(-(-count // lanes), work)
-        slices = t.sliced.note(t, count) or SlicedCopy.none(t)
+        slices = t.sliced.arrays(t, count)
         d, w = aligned(threads * 2 * lanes * most), aligned(threads * lanes * t.most_rows)
         # Sums are computed apart only where there are several parts, and no copy in slices.
         private = aligned(threads * lanes * most if t.parts > 1 and slices[0].size == 0 else 0)
-        after: tuple[Any, ...] = (*slices[:5], t.parts, t.width, lines.shape[1], policies, tolerance, d, w, private, lines.reshape(-1))
+        after: tuple[Any, ...] = (*slices, t.parts, t.width, lines.shape[1], policies, tolerance, d, w, private, lines.reshape(-1))
         return run_together(many_csr.occupancy_csr, t.arguments, after, threads, work)
     threads = _threads(-(-count // many.PANEL), work)
     width = -(-(t.most_rows + 8) // 8) * 8

@@ -114,6 +114,10 @@ class FiniteContexts:
             return self.mdps[int(context)]
         raise OpoError(f"context is {shown(context)}: a whole number from 0 to {len(self.mdps) - 1} is needed")
 
+    def __repr__(self) -> str:
+        n = len(self.mdps)
+        return f"<FiniteContexts {self.name!r}: {n} {'context' if n == 1 else 'contexts'} of {self.layout!r}>"
+
 
 def context_key(context: Any) -> Hashable:
     """What identifies a context: the context itself, or the shape and values of an array.

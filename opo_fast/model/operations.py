@@ -15,7 +15,7 @@ from ..kernels import weights as weight_kernels
 from ..kernels.evaluation import backward_sweep
 from ..kernels.forward import visit_sweep
 from ..kernels.rollout import rollout as rollout_kernel
-from ..kernels.slices import visit_slices
+from ..kernels.slices import add_slices, visit_slices
 from . import batches, reference
 from .arguments import (
     EXACT,
@@ -275,15 +275,24 @@ def _occupancy(t: Transitions, policy: Array, visits: Array, scratch: Scratch, t
     arguments = t.sliced.note(t) if t.kind == CSR else None
     if arguments is None:
         visits[...] = 0.0
-        return visit_once(t, policy.reshape(1, -1), 0, visits, scratch, tolerance)
+        return _scatter(t, policy.reshape(1, -1), 0, visits, scratch, tolerance)
     after = (t.parts, t.width, policy, tolerance, scratch.d, visits, scratch.private)
     return run_together(visit_slices, arguments, after, min(t.threads, t.parts), t.n_transitions)
 
 
-def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float = UNCHECKED) -> bool:
-    """Add the occupancy of `policies[at]`, one number per row, to `visits`; returns whether the policy seems to be invalid."""
+def _scatter(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float) -> bool:
     after = (t.parts, t.width, policies, at, tolerance, scratch.d, scratch.w, visits, scratch.private)
     return run_together(visit_sweep, t.arguments, after, t.threads, t.n_transitions)
+
+
+def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch) -> None:
+    """Add the occupancy of `policies[at]`, one number per row, to `visits`."""
+    arguments = t.sliced.note(t) if t.kind == CSR else None
+    if arguments is None:
+        _scatter(t, policies, at, visits, scratch, UNCHECKED)
+        return
+    after = (t.parts, t.width, policies, at, scratch.d, scratch.layer, visits, scratch.private)
+    run_together(add_slices, arguments, after, min(t.threads, t.parts), t.n_transitions)
 
 
 def bonus(visits: npt.ArrayLike, beta: float, *, out: Array | None = None, backend: Backend = "numba") -> Array:

@@ -35,7 +35,7 @@ class Scratch:
 
     def __init__(self, t: Transitions) -> None:
         # `t` itself is not kept: it keeps this object, and the cycle would not be freed at once.
-        self._n_states, self._n_rows = t.layout.n_states, t.n_rows if t.masked else 0
+        self._n_states, self._n_rows, self._most_rows = t.layout.n_states, t.n_rows if t.masked else 0, t.most_rows
         self.w = aligned(t.threads * STATES * t.layout.n_actions if t.kind else t.most_rows, worth=4096)
         self.private = np.empty(t.parts * max(t.layout.layer_sizes)) if t.kind else self.w
 
@@ -43,6 +43,11 @@ class Scratch:
     def d(self) -> Array:
         """One number per state, and eight more, so that a vector can be read at the last state."""
         return np.empty(self._n_states + 8)
+
+    @cached_property
+    def layer(self) -> Array:
+        """One number per row of a layer."""
+        return aligned(self._most_rows)
 
     @cached_property
     def rows(self) -> Array | None:

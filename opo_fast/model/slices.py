@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..kernels.slices import slice_fill, slice_shape
+from .blocks import CSR
 from .layout import aligned
 
 if TYPE_CHECKING:
@@ -15,10 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_BYTES", "WORTH", "SlicedCopy"]
 
+Array = npt.NDArray[Any]
+
 WORTH = 8
 """A copy is made once passes have read each transition so many times, which costs about as much as the copy."""
 MOST_BYTES = 1 << 29
 """Larger transitions are not copied."""
+
+
+@cache
+def _nothing(dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    return tuple(np.empty(0, kind) for kind in (np.int64, np.uint32, np.uint32, dtype, np.int64))
 
 
 class SlicedCopy:
@@ -34,10 +44,15 @@ class SlicedCopy:
         self.passes = 0
         self.arguments: tuple[Any, ...] | None = None
 
-    @staticmethod
-    def none(t: Transitions) -> tuple[Any, ...]:
-        """Empty arguments, for a model without a copy."""
-        return *(np.empty(0, dtype) for dtype in (np.int64, np.uint32, np.uint32, t.dtype, np.int64)), t.layout.offsets, t.rows
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy."""
+        return 0 if self.arguments is None else sum(array.nbytes for array in self.arguments[:5])
+
+    def arrays(self, t: Transitions, passes: int) -> tuple[Array, ...]:
+        """The arrays of the copy, the first five of the arguments, for so many passes; they are empty if there is none."""
+        found = self.note(t, passes) if t.kind == CSR and passes > 0 else None
+        return _nothing(t.dtype) if found is None else found[:5]
 
     def note(self, t: Transitions, count: int = 1) -> tuple[Any, ...] | None:
         """Count `count` passes; returns the arguments of the copy, or None if there is none."""

@@ -15,6 +15,7 @@ import opo_fast as of
 from opo_fast.kernels import _groups, batch, chain, evaluation, forward, self_tuning, slices
 from opo_fast.kernels._sync import GATE
 from opo_fast.model.layout import aligned
+from opo_fast.model.slices import SlicedCopy
 
 INTERPRETED = bool(numba.config.DISABLE_JIT)
 
@@ -102,6 +103,16 @@ def forward_scratch(mdp, n, parts):
     d = np.full(mdp.layout.n_states + 8, np.nan)
     w = np.full(n * forward.STATES * mdp.layout.n_actions if t.kind else t.most_rows, np.nan)
     return d, w, np.full(parts * max(mdp.layout.layer_sizes), np.nan)
+
+
+def chain_work(mdp, n, parts, sliced):
+    """`slices`, `d`, `w` and `private` of a chain, with a transposed copy of a CSR model or without."""
+    t, copy = mdp.transitions, SlicedCopy()
+    d, w, private = forward_scratch(mdp, n, parts)
+    if not (sliced and t.kind):
+        return copy.arrays(t, 0), d, w, private
+    copy.make(t, parts)
+    return copy.arguments[:5], d, aligned(t.most_rows), private
 
 
 def parts_of(mdp):

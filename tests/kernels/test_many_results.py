@@ -55,12 +55,12 @@ def visit(monkeypatch, mdp, store, n, parts, tolerance=1e-8, sliced=False):
     visits = np.zeros((len(store), t.n_rows))
     if t.kind:
         d, w, private = aligned(n * 16 * most), aligned(n * 8 * t.most_rows), aligned(n * 8 * most)
-        slices = SlicedCopy.none(t)
+        slices = SlicedCopy().arrays(t, 0)
         if sliced:
             copy = SlicedCopy()
             copy.make(t, parts)
-            slices = copy.arguments
-        after = (*slices[:5], parts, t.width, t.n_rows, store, tolerance, d, w, private, visits.reshape(-1))
+            slices = copy.arguments[:5]
+        after = (*slices, parts, t.width, t.n_rows, store, tolerance, d, w, private, visits.reshape(-1))
         return visits, any(together(monkeypatch, many_csr.occupancy_csr, t.arguments, after, n))
     width = -(-(t.most_rows + 8) // 8) * 8
     d = np.full((n * many.PANEL, mdp.layout.n_states + 8), np.nan)

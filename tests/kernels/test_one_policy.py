@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import twins
-from kernel_calls import INTERPRETED, MODELS, chunks_of, close, forward_scratch, model, name_of, parts_of, policies, together, wide_model
+from kernel_calls import (
+    INTERPRETED,
+    MODELS,
+    chain_work,
+    chunks_of,
+    close,
+    forward_scratch,
+    model,
+    name_of,
+    parts_of,
+    policies,
+    together,
+    wide_model,
+)
 from twins import Rows
 
 import opo_fast as of
@@ -221,7 +234,7 @@ def test_chain(case, n, greedy, count_actions, monkeypatch):
             scratch = np.empty((2 * n, min(chunk, max(mdp.layout.layer_sizes)) * mdp.layout.n_actions))
             after = (
                 parts, steps, k, chunk, t.width, int(greedy), int(count_actions), mdp.row_losses, visits, store, sum_q, v,
-                *forward_scratch(mdp, n, parts), 0.6, half_dynamics, 2.5, 0.8, scratch,
+                *chain_work(mdp, n, parts, chunk == chunks_of(mdp)[0]), (0.6, half_dynamics, 2.5), 0.8, scratch,
             )  # fmt: skip
             together(monkeypatch, chain_steps, t.arguments, after, n)
             close(store[k : k + steps] if greedy else store[k:], lines[1:] if greedy else lines, 1e-11)
@@ -246,7 +259,7 @@ def test_a_chain_goes_on_at_the_first_line_of_its_store(case, n, count_actions, 
     parts, chunk = parts_of(mdp)[0], chunks_of(mdp)[0]
     after = (
         parts, steps, k, chunk, t.width, 0, int(count_actions), mdp.row_losses, visits, store, sum_q, np.empty(mdp.layout.n_states),
-        *forward_scratch(mdp, n, parts), 0.6, half_dynamics, 2.5, 0.8,
+        *chain_work(mdp, n, parts, True), (0.6, half_dynamics, 2.5), 0.8,
         np.empty((2 * n, min(chunk, max(mdp.layout.layer_sizes)) * mdp.layout.n_actions)),
     )  # fmt: skip
     together(monkeypatch, chain_steps, t.arguments, after, n)

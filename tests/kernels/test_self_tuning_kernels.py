@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_calls import MODELS, chunks_of, close, forward_scratch, model, name_of, own, packed_block, parts_of, together
+from kernel_calls import MODELS, chain_work, chunks_of, close, model, name_of, own, packed_block, parts_of, together
 from twins import Rows, occupancy
 
 from opo_fast.algorithm.rules import Bonus
@@ -118,7 +118,7 @@ def test_steps_at_one_context(case, sets, keep, with_bonus, n, monkeypatch):
             parts, STEPS, K, int(keep), chunk, t.width, int(with_bonus), mdp.row_losses, state.visits, bonus,
             (lower, table, radius, np.empty((n, most), np.int64)), state.store,
             (state.regret, state.v, state.gap, state.total, state.log_actions, state.excess), state.last_q,
-            *forward_scratch(mdp, n, parts), scratch,
+            *chain_work(mdp, n, parts, chunk == chunks_of(mdp)[0]), scratch,
         )  # fmt: skip
         together(monkeypatch, self_tuning_steps, t.arguments, after, n)
         state.check(plausible, keep, with_bonus)
