@@ -385,7 +385,8 @@ def test_refusals_are_one_line(call, words, text):
         (["run", "icu-sepsis", "more"], "more"),
         (["run", "--out", ""], "The value of --out is empty"),
         (["run", "icu-sepsis", "--out="], "The value of --out is empty"),
-        (["show", ""], "The value of show is empty"),
+        (["run", "--resume", ""], "The value of --resume is empty"),
+        (["run", "--out"], "'--out' requires an argument"),
     ],
 )
 def test_wrong_words(call, words, text):

@@ -56,9 +56,10 @@ class _Group(TyperGroup):
         if args[0] not in COMMANDS and close:
             ctx.fail(f"No such command '{printable(args[0])}'. Did you mean '{close[0]}'?")
         # An empty path would be the current folder.
-        empty = next((i for i, arg in enumerate(args) if not arg or (arg.startswith("--") and arg.endswith("="))), None)
-        if empty is not None:
-            ctx.fail(f"The value of {printable(args[empty] or args[max(0, empty - 1)]).rstrip('=')} is empty. Is a shell variable unset?")
+        for i, arg in enumerate(args):
+            option = arg.removesuffix("=")
+            if option in ("--out", "--resume") and (arg.endswith("=") or args[i + 1 : i + 2] == [""]):
+                ctx.fail(f"The value of {option} is empty: name a folder. (Is a variable of the shell unset?)")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
