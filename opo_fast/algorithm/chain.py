@@ -129,7 +129,7 @@ class Chain:
         for fits in history.between(self.steps, n)[:RECENT]:
             self.losses(fits.loss)
             self.model(fits.dynamics)
-            self.sets.prepare(fits)
+            self.sets.prepare(self, fits)
 
     def _caught_up(self, key: Hashable, fit: Hashable, history: History) -> VisitSum | None:
         """The visits under `fit` of all policies before this step, or None if policies that it lacks have been dropped."""
@@ -190,7 +190,7 @@ class Chain:
 
     def _forget(self, history: History, n: int) -> None:
         """Drop models that no nearby step uses; they are requested again if needed."""
-        self.sets.forget(history, self.steps, n)
+        self.sets.forget(self, history, self.steps, n)
         if len(self.models) > 2 * RECENT:
             recent = history.dynamics(max(0, self.steps - RECENT), min(n, self.steps + RECENT)) | self.sets.fits
             self.models = {fit: model for fit, model in self.models.items() if fit in recent}

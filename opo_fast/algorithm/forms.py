@@ -142,7 +142,7 @@ class SingleChain(Chain):
     def _run_hedged(self, fits: Fits, bonus: Bonus, counts: Array | None, length: int, keep: bool) -> None:
         assert self.hedge is not None
         hedge, layout = self.hedge, self.engine.layout
-        lower, found, model = self.sets.prepare(fits)
+        lower, found, model = self.sets.prepare(self, fits)
         losses = self.losses(fits.loss)
         scratch, chunk = Scratch(model), chunk_of(model)
         most = min(get_threads(), model.threads)
@@ -237,7 +237,7 @@ class PackedChain(Chain):
                 counts, self.policies.lines, self.sum_q, self.v, self.d, self.w, *betas, rule.eta,
             )  # fmt: skip
         hedge = self.hedge
-        lower, found, _ = self.sets.prepare(fits)
+        lower, found, _ = self.sets.prepare(self, fits)
         order = np.empty(max(engine.layout.layer_sizes) * self.lanes if found.radius.size else 0, np.int64)
         return packed_self_tuning_steps, (
             *layout, length, self.policies.line(self.steps), int(keep), int(bonus.needed), model, losses,

@@ -46,10 +46,12 @@ class Candidates(NamedTuple):
 
 
 class PlausibleModels:
-    """The plausible losses and dynamics at the contexts of a chain, by version of their set."""
+    """The plausible losses and dynamics at the contexts of a chain, by version of their set.
+
+    The chain is not kept: it keeps this object, and dropped chains would stay in memory until the garbage collector looks for cycles.
+    """
 
     def __init__(self, chain: Chain) -> None:
-        self.chain = chain
         self.lower: dict[Hashable, Array] = {}
         self.candidates: dict[Hashable, Candidates] = {}
         # Numba compiles read-only arguments separately. Arrays of a single context are read-only, those of a pack are not.
@@ -60,16 +62,17 @@ class PlausibleModels:
     @property
     def nbytes(self) -> int:
         """Bytes held, without the models, which the chain counts."""
-        return self.chain.width * 8 * len(self.lower) + sum(found.radius.nbytes + found.copied for found in self.candidates.values())
+        lower = sum(array.nbytes for array in self.lower.values())
+        return lower + sum(found.radius.nbytes + found.copied for found in self.candidates.values())
 
     @property
     def fits(self) -> set[Hashable]:
         """Fits of all candidates that are held."""
         return {fit for found in self.candidates.values() for fit in found.fits}
 
-    def prepare(self, fits: Fits) -> tuple[Array, Candidates, Any]:
+    def prepare(self, chain: Chain, fits: Fits) -> tuple[Array, Candidates, Any]:
         """The lower losses and the candidates of a step, both empty if there are no plausible sets, and the dynamics of the fit."""
-        chain, source = self.chain, self.chain.engine.source
+        source = chain.engine.source
         if fits.loss_version is None:
             return self.no_rows, self.none, chain.model(fits.dynamics)
         lower = self.lower.get(fits.loss_version)
@@ -82,21 +85,21 @@ class PlausibleModels:
             if listed is None:
                 listed = (fits.dynamics,)
                 radius = chain.interleave([source.radius(fits.dynamics_version, context) for context in chain.contexts])
-            found = self._candidates(listed, radius, [chain.model(fit) for fit in listed])
+            found = self._candidates(chain, listed, radius, [chain.model(fit) for fit in listed])
             self.candidates[fits.dynamics_version] = found
         if fits.dynamics in found.fits:
             return lower, found, found.models[found.fits.index(fits.dynamics)]
         model, *models = chain.alike([chain.model(fits.dynamics), *found.models])
         if models != found.models:
-            found = self.candidates[fits.dynamics_version] = self._candidates(found.fits, found.radius, models)
+            found = self.candidates[fits.dynamics_version] = self._candidates(chain, found.fits, found.radius, models)
         return lower, found, model
 
-    def _candidates(self, fits: tuple[Hashable, ...], radius: Array, given: list[Any]) -> Candidates:
-        models = self.chain.alike(given)
-        copied = sum(model.nbytes for fit, model in zip(fits, models, strict=True) if model is not self.chain.models.get(fit))
-        return Candidates(fits, radius, self.chain.table(models, fits), models, copied)
+    def _candidates(self, chain: Chain, fits: tuple[Hashable, ...], radius: Array, given: list[Any]) -> Candidates:
+        models = chain.alike(given)
+        copied = sum(model.nbytes for fit, model in zip(fits, models, strict=True) if model is not chain.models.get(fit))
+        return Candidates(fits, radius, chain.table(models, fits), models, copied)
 
-    def forget(self, history: History, step: int, n: int) -> None:
+    def forget(self, chain: Chain, history: History, step: int, n: int) -> None:
         """Forget sets that no nearby step uses, and their models; if needed again, the oracles are asked again."""
         if len(self.candidates) <= KEPT and len(self.lower) <= KEPT:
             return
@@ -105,4 +108,4 @@ class PlausibleModels:
         versions = {fits.dynamics_version for fits in near} & set(self.candidates)
         self.candidates = {version: self.candidates[version] for version in versions}
         used = self.fits | {fits.dynamics for fits in near}
-        self.chain.models = {fit: model for fit, model in self.chain.models.items() if fit in used}
+        chain.models = {fit: model for fit, model in chain.models.items() if fit in used}
