@@ -5,14 +5,13 @@ Visits N, losses f, sums of Q and policies have one number per row (allowed stat
 
 from __future__ import annotations
 
-from ._arguments import Lines, Model, Optimism, Rule, Step, Team
+from ._arguments import Lines, Model, Optimism, Pass, Rule, Step, Team
 from ._groups import group_min, group_sum, share
 from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vmax, vmin, vmul, vset, vstore, vsub
 from ._sync import barrier
 from .evaluation import expectation
-from .forward import visit_sweep
-from .slices import add_slices
+from .slices import add_occupancy
 
 __all__ = ["backup", "chain_steps", "optimistic_losses", "policy_step"]
 
@@ -179,7 +178,7 @@ def chain_steps(
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)
-    starts, states, positions, weights, first = slices
+    work = Pass(n_parts, width, d, w, private)
     rule = Rule(bonus[0], bonus[1], bonus[2], eta)
     optimism = Optimism(losses, visits, rule)
     lines = Lines(chunk, width, scratch[2 * me], scratch[2 * me + 1])
@@ -191,16 +190,8 @@ def chain_steps(
             if count_actions:
                 for r in range(first_row, end_row):
                     visits[r] += store[line - 1, r]
-            elif starts.size > 0:
-                add_slices(
-                    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, store, line - 1, d, w, visits,
-                    private,
-                )  # fmt: skip
             else:
-                visit_sweep(
-                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, line - 1, -1.0, d, w, visits,
-                    private,
-                )  # fmt: skip
+                add_occupancy(model, slices, team, work, store, line - 1, visits)
             barrier(team.gate, team.me, team.n)
         if line + 1 == store.shape[0]:
             for r in range(first_row, end_row):

@@ -5,16 +5,15 @@ A row is an allowed state-action pair.
 
 from __future__ import annotations
 
-from ._arguments import Hedge, Model, Plausible, Rule
+from ._arguments import Hedge, Model, Pass, Plausible, Rule, Team
 from ._groups import share
 from ._jit import inlined, kernel
 from ._simd import vload, vmax, vstore
 from ._sync import barrier
 from .chain import optimistic_losses
-from .forward import visit_sweep
 from .hedge import hedge_step
 from .plausible import expected, least_q
-from .slices import add_slices
+from .slices import add_occupancy
 
 __all__ = ["self_tuning_steps"]
 
@@ -47,7 +46,7 @@ def self_tuning_steps(
     model = Model(kind, data, indptr, indices, block, layers, rows)
     half_loss, half_dynamics, weight = bonus
     lower, table, radius, order = plausible
-    starts, states, positions, weights, first = slices
+    work = Pass(n_parts, width, d, w, private)
     own = Plausible(lower, table, radius, order[me])
     regret, v, gap, total, log_actions, excess = sums
     rule = Rule(half_loss, half_dynamics, weight, 0.0)
@@ -57,16 +56,7 @@ def self_tuning_steps(
     for step in range(n_steps):
         at = k + step if keep else k
         if step > 0 and with_bonus:
-            if starts.size > 0:
-                add_slices(
-                    starts, states, positions, weights, first, layers, rows, me, n, gate, n_parts, width, store, at - 1, d, w, visits,
-                    private,
-                )  # fmt: skip
-            else:
-                visit_sweep(
-                    kind, data, indptr, indices, block, layers, rows, me, n, gate, n_parts, width, store, at - 1, -1.0, d, w, visits,
-                    private,
-                )  # fmt: skip
+            add_occupancy(model, slices, Team(me, n, gate), work, store, at - 1, visits)
             barrier(gate, me, n)
         hedge = Hedge(store[at], store[at + 1 if keep else at], regret, v, gap, total, log_actions, excess)
         for h in range(block.size - 1, -1, -1):

@@ -17,9 +17,9 @@ from ._groups import AHEAD, MANY, NEAR, SCATTERED, is_policy
 from ._jit import called, inlined, kernel
 from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
 from ._sync import barrier
-from .forward import STATES, merge, weigh
+from .forward import STATES, merge, visit_sweep, weigh
 
-__all__ = ["WINDOW", "add_slices", "slice_fill", "slice_shape", "visit_slices"]
+__all__ = ["WINDOW", "add_occupancy", "add_slices", "slice_fill", "slice_shape", "visit_slices"]
 
 WINDOW = 64
 """Number of states that are sorted together."""
@@ -164,3 +164,19 @@ def add_slices(
     """Add the occupancy of `policies[at]`, which is valid, to `visits`; `w` has a number for each row of a layer."""
     slices = Slices(starts, states, positions, weights, first, layers, rows)
     return _visit(slices, Team(me, n, gate), Pass(n_parts, width, d, w, private), policies[at], -1.0, visits, 1)
+
+
+@inlined
+def add_occupancy(model, slices, team, work, policies, at, visits):
+    """The same from the five arrays of the copy, `slices`, or by `visit_sweep` if they are empty."""
+    starts, states, positions, weights, first = slices
+    if starts.size > 0:
+        add_slices(
+            starts, states, positions, weights, first, model.layers, model.rows, team.me, team.n, team.gate, work.parts, work.width,
+            policies, at, work.d, work.w, visits, work.private,
+        )  # fmt: skip
+    else:
+        visit_sweep(
+            model.kind, model.data, model.indptr, model.indices, model.block, model.layers, model.rows, team.me, team.n, team.gate,
+            work.parts, work.width, policies, at, -1.0, work.d, work.w, visits, work.private,
+        )  # fmt: skip
