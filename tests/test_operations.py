@@ -355,15 +355,20 @@ def test_states_with_unequal_numbers_of_actions_that_are_equal_on_average(counts
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_chains_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads):
-    """Long ones gather from the transposed copy from the first step on, short ones scatter until it is made."""
+@pytest.mark.parametrize("masked", [True, False])
+def test_chains_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads, masked):
+    """Long ones gather from the transposed copy from the first step on, short ones scatter until it is made; likewise for the rows."""
     monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 2, 1: 2})
+    monkeypatch.setattr(slices, "ROWS_GAIN", True)
+    monkeypatch.setattr(slices, "ROWS_WORTH", 8)
+    monkeypatch.setattr(slices, "MOST_PADDED", 2.0)
     set_threads(threads)
     factors = {"eta": 0.3, "beta_loss": 0.4, "beta_dynamics": 0.1}
 
     def models():
-        one = random_model(np.random.default_rng(3), [1, 90, 75, 7], 3, "csr", masked=True, density=0.4)
-        return one, one.with_losses(np.random.default_rng(4).random(one.losses.shape) * one.action_mask)
+        one = random_model(np.random.default_rng(3), [1, 90, 75, 7], 3, "csr", masked=masked, density=0.4)
+        losses = np.random.default_rng(4).random(one.losses.shape)
+        return one, one.with_losses(losses * one.action_mask if masked else losses)
 
     with monkeypatch.context() as patch:
         patch.setattr(slices, "MOST_BYTES", 0)
@@ -375,6 +380,7 @@ def test_chains_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads
         for n in lengths:
             assert of.policy_chain(pair * n, **factors).tobytes() == expected[n]
         assert pair[0].transitions.sliced.arguments is not None
+        assert (pair[0].transitions.row_slices.arguments is None) == masked
     pair = models()
     chain = of.PolicyChain(pair[0].layout, **factors, action_mask=pair[0].action_mask)
     for model in pair * 11:
@@ -382,6 +388,7 @@ def test_chains_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads
         policy = chain.policy()
     assert policy.tobytes() == expected[11]
     assert pair[0].transitions.sliced.arguments is not None
+    assert (pair[0].transitions.row_slices.arguments is None) == masked
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -410,3 +417,58 @@ def test_repeated_occupancies_of_a_csr_model_keep_their_bits(monkeypatch, set_th
         for _ in range(slices.WORTH + 1):
             assert of.occupancy(model, policy).tobytes() == first.tobytes()
         assert model.transitions.sliced.arguments is None
+
+
+@pytest.mark.parametrize("form", ["csr", "stationary csr"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_repeated_evaluations_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, form, threads):
+    """After some passes a copy of the rows in slices is made, and sums are in the same order as before."""
+    monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 2, 1: 2})
+    monkeypatch.setattr(slices, "ROWS_GAIN", True)
+    monkeypatch.setattr(slices, "LEAST_ENTRIES", 1)
+    set_threads(threads)
+    rng = np.random.default_rng(13)
+    mdp = random_model(rng, [1, 40, 40, 40], 3, form, density=0.9)
+    policy = random_policy(rng, mdp)
+
+    def results(model):
+        found = (*of.evaluate(model, policy), of.evaluate(model, policy, returns="v"), *of.solve(model), of.solve(model, returns="start"))
+        return [np.asarray(one).tobytes() for one in found]
+
+    first, copy = results(mdp), mdp.transitions.row_slices
+    assert copy.arguments is None
+    for _ in range(slices.ROWS_WORTH // 4):
+        assert results(mdp) == first
+    assert copy.arguments is not None
+    assert 0 < copy.nbytes < 1.3 * mdp.transitions.nbytes
+    again = pickle.loads(pickle.dumps(mdp))
+    assert again.transitions.row_slices.arguments is None
+    assert results(again) == first
+
+
+def test_rows_are_copied_only_where_that_is_worth_it(monkeypatch):
+    monkeypatch.setattr(slices, "LEAST_ENTRIES", 200)
+    rng = np.random.default_rng(0)
+
+    def copied(model):
+        for _ in range(slices.ROWS_WORTH + 1):
+            of.solve(model)
+        return model.transitions.row_slices.arguments is not None
+
+    def even(**options):
+        return random_model(np.random.default_rng(1), [1, 24, 24], 4, "csr", density=1.0, **options)
+
+    for gain in (False, True):
+        monkeypatch.setattr(slices, "ROWS_GAIN", gain)
+        assert copied(even()) == gain
+    assert not copied(even(masked=True))
+    assert not copied(random_model(rng, [1, 4, 4], 4, "csr", density=1.0))
+    assert not copied(of.UpdatableMDP(even().layout, even().losses, even().transitions.arrays()))
+    # Of 32 rows, which are sorted together, eight fill a slice; four leave half of it to short ones.
+    for long, expected in ((8, True), (4, False)):
+        lengths = np.concatenate([rng.permutation(np.where(np.arange(32) < long, 24, 1)) for _ in range(3)])
+        indices = np.concatenate([np.arange(24) if n == 24 else [3] for n in lengths])
+        P = sp.csr_array((np.repeat(1 / lengths, lengths), indices, np.concatenate([[0], np.cumsum(lengths)])), shape=(96, 24))
+        assert copied(of.LayeredMDP(even().layout, even().losses, [even().transitions.arrays()[0], P])) == expected
+    monkeypatch.setattr(slices, "MOST_BYTES", even().transitions.nbytes - 1)
+    assert not copied(even())

@@ -17,8 +17,8 @@ from ._constants import EXP_MIN, LANES
 
 __all__ = [
     "fma", "prefetch", "qask", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "vabove", "vadd", "vdiv", "vector", "vexp", "vfma",
-    "vgather", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2", "vspread4", "vstore", "vsub",
-    "vsum", "vswap1", "vswap2", "vswap4",
+    "vgather", "vgather_bytes", "vgather_half", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vscatter_bytes",
+    "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4",
 ]  # fmt: skip
 
 _DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
@@ -340,6 +340,58 @@ def vgather(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
         return _gather(builder, values, args[1], positions, args[3], _VECTOR)
 
     return V8(v, I8, indices, I8), generate
+
+
+@intrinsic
+def vgather_half(typingctx: Any, v: Any, v0: Any, halves: Any, p: Any) -> Any:
+    """Elements v0 + j of a contiguous float64 array for the positions j that are the halves of halves[p // 2], ..., lower halves first.
+
+    `p` is even.
+    """
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
+        word = builder.ashr(args[3], ir.Constant(I64, 1))
+        v = ir.Constant(_VECTOR, ir.Undefined)
+        for m in range(LANES // 2):
+            both = positions.read(builder.add(word, ir.Constant(I64, m)))
+            for lane, j in enumerate((builder.and_(both, ir.Constant(I64, 0xFFFF)), builder.lshr(both, ir.Constant(I64, 16)))):
+                v = builder.insert_element(v, values.read_from(args[1], j), ir.Constant(_I32, 2 * m + lane))
+        return v
+
+    return V8(v, I8, halves, I8), generate
+
+
+def _byte(builder: Any, order: Any, m: int) -> Any:
+    return builder.and_(builder.lshr(order, ir.Constant(I64, 8 * m)), ir.Constant(I64, 0xFF))
+
+
+@intrinsic
+def vgather_bytes(typingctx: Any, v: Any, v0: Any, order: Any) -> Any:
+    """Elements v0 + j of a contiguous float64 array for the eight bytes j of `order`, the lowest first."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = Elements(context, builder, sig.args[0], args[0])
+        v = ir.Constant(_VECTOR, ir.Undefined)
+        for m in range(LANES):
+            v = builder.insert_element(v, values.read_from(args[1], _byte(builder, args[2], m)), ir.Constant(_I32, m))
+        return v
+
+    return V8(v, I8, I8), generate
+
+
+@intrinsic
+def vscatter_bytes(typingctx: Any, array: Any, start: Any, order: Any, v: Any) -> Any:
+    """Write the lanes of `v` to elements start + j of a contiguous float64 array for the eight bytes j of `order`, the lowest first."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        elements = Elements(context, builder, sig.args[0], args[0])
+        for m in range(LANES):
+            at = builder.add(args[1], _byte(builder, args[2], m))
+            elements.put(at, builder.extract_element(args[3], ir.Constant(_I32, m)))
+        return context.get_dummy_value()
+
+    return types.void(array, I8, I8, V8), generate
 
 
 @intrinsic

@@ -10,9 +10,9 @@ from ._constants import EXP_MIN, LANES
 
 __all__ = [
     "clamped", "fma", "prefetch", "qask", "qdot", "qfirst", "qset", "qsum", "sexp", "slog", "strided", "tadd", "tdot", "tfma", "tload",
-    "tload_lines", "tmerge", "touter", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv",
-    "vector", "vexp", "vfma", "vgather", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul", "vset", "vspread2",
-    "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
+    "tload_lines", "tmerge", "touter", "tput", "tread", "tset", "tstore", "tsum", "tzeros", "vabove", "vadd", "vdiv", "vector", "vexp",
+    "vfma", "vgather", "vgather_bytes", "vgather_half", "vget", "view", "vload", "vload_line", "vlog", "vmax", "vmin", "vmul",
+    "vscatter_bytes", "vset", "vspread2", "vspread4", "vstore", "vsub", "vsum", "vswap1", "vswap2", "vswap4", "vtranspose",
 ]  # fmt: skip
 
 
@@ -104,6 +104,27 @@ def _gathered(v, v0, indices):
 def vgather(v, v0, indices, p):
     assert 0 <= p <= indices.size - LANES
     return _gathered(v, v0, indices[p : p + LANES])
+
+
+def vgather_half(v, v0, halves, p):
+    assert p % 2 == 0
+    assert 0 <= p <= 2 * halves.size - LANES
+    words = halves[p // 2 : p // 2 + LANES // 2].astype(np.int64)
+    return _gathered(v, v0, np.stack([words & 0xFFFF, words >> 16], axis=1).reshape(-1))
+
+
+def _bytes(order):
+    return np.int64(order) >> 8 * np.arange(LANES) & 0xFF
+
+
+def vgather_bytes(v, v0, order):
+    return _gathered(v, v0, _bytes(order))
+
+
+def vscatter_bytes(array, start, order, v):
+    positions = int(start) + _bytes(order)
+    assert positions.min() >= 0
+    array[positions] = v
 
 
 def qset(x):

@@ -12,6 +12,7 @@ from ._groups import AHEAD, NEAR, SOON, four_alike, group_sum, is_policy, leads_
 from ._jit import called, copied, inlined, kernel
 from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import barrier
+from .row_slices import SLICED, expectation_sliced
 
 __all__ = ["PLAN", "backward_sweep", "expectation", "mean"]
 
@@ -138,6 +139,8 @@ def expectation(model, h, lo, hi, v, init, start, q, shift):
         for r in range(full, hi):
             q[r - shift] = init[r - start]
         _add_expectation_dense(model, h, lo, hi, v, q, shift)
+    elif model.kind == SLICED:
+        expectation_sliced(model, h, lo, hi, v, init, start, q, shift)
     else:
         _expectation_csr(model, h, lo, hi, v, init, start, q, shift)
 
@@ -244,7 +247,7 @@ def backward_sweep(
                 fault = 1
             shift = 0
             if not keep:
-                shift = rows[lo] - me * (q.size // n) if kind == 1 else rows[layers[h]]
+                shift = rows[lo] - me * (q.size // n) if kind > 0 else rows[layers[h]]
             if last:
                 for r in range(rows[lo], rows[hi]):
                     y[r - shift] = f[r]

@@ -18,22 +18,12 @@ from ._jit import called, inlined, kernel
 from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
 from ._sync import barrier
 from .forward import STATES, merge, visit_sweep, weigh
+from .row_slices import sort_by_count
 
 __all__ = ["WINDOW", "add_occupancy", "add_slices", "slice_fill", "slice_shape", "visit_slices"]
 
 WINDOW = 64
 """Number of states that are sorted together."""
-
-
-@inlined
-def _sort(count, lo, hi, states, at):
-    """Write states lo..hi-1 to states[at:], sorted by their numbers of rows, the largest first; a stable sort."""
-    for j in range(lo, hi):
-        i = at + j - lo
-        while i > at and count[states[i - 1]] < count[j]:
-            states[i] = states[i - 1]
-            i -= 1
-        states[i] = j
 
 
 @kernel
@@ -51,7 +41,7 @@ def slice_shape(indptr, indices, blocks, count, starts, states):
         for p in range(indptr[first], indptr[last]):
             count[indices[p]] += 1
         for lo in range(0, n_next, WINDOW):
-            _sort(count, lo, min(lo + WINDOW, n_next), states, 8 * slice0 + lo)
+            sort_by_count(count, lo, min(lo + WINDOW, n_next), states, 8 * slice0 + lo)
         for j in range(0, n_next, 8):
             starts[slice0 + j // 8] = end
             end += 8 * count[states[8 * slice0 + j]]

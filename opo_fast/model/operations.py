@@ -264,7 +264,8 @@ def _backward(
     # (The pairs of all layers are not asked for where Q is not kept.)
     rows = work if q is None else q.reshape(-1) if t.pairs is None else q.reshape(-1)[: t.n_rows]
     after = (plan, chunk_of(t, kept=q is not None), t.width, int(q is not None), greedy, mdp.own_row_losses, policy, tolerance, rows, v)
-    fault = run_together(backward_sweep, t.own_arguments, after, t.threads, t.n_transitions)
+    arguments = t.row_slices.note(t).own_arguments if t.kind == CSR else None
+    fault = run_together(backward_sweep, arguments or t.own_arguments, after, t.threads, t.n_transitions)
     if q is not None and t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, q.reshape(-1))
     return fault

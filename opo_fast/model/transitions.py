@@ -18,7 +18,7 @@ from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, is_small, 
 from .distinct import Distinct, short_layers
 from .layout import Layout, address, aligned, as_mask
 from .rows import Rows
-from .slices import SlicedCopy
+from .slices import RowSlices, SlicedCopy
 from .sparse import as_block, as_csr, plain_csr
 
 __all__ = ["CSR", "DENSE", "Transitions"]
@@ -64,7 +64,7 @@ class Transitions(Rows):
 
     changing = False
     """Whether they belong to an `UpdatableMDP`, which can change them."""
-    _transient = ("scratch", "places", "sliced", "own_arguments")
+    _transient = ("scratch", "places", "sliced", "row_slices", "own_arguments")
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class Transitions(Rows):
         data = aligned(self.data.size)
         data[:] = self.data
         other = Transitions.__new__(Transitions)
-        derived = ("arguments", "own_arguments", "places", "sliced")
+        derived = ("arguments", "own_arguments", "places", "sliced", "row_slices")
         fields = {name: value for name, value in vars(self).items() if name not in derived}
         vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
         return other
@@ -356,6 +356,11 @@ class Transitions(Rows):
     def sliced(self) -> SlicedCopy:
         """The transposed copy of CSR transitions, from which repeated forward passes gather."""
         return SlicedCopy()
+
+    @cached_property
+    def row_slices(self) -> RowSlices:
+        """The copy of the rows of CSR transitions, which repeated backward passes read."""
+        return RowSlices()
 
     @property
     def nbytes(self) -> int:

@@ -42,6 +42,8 @@ from opo_fast.kernels._simd import (
     vexp,
     vfma,
     vgather,
+    vgather_bytes,
+    vgather_half,
     vget,
     view,
     vload,
@@ -50,6 +52,7 @@ from opo_fast.kernels._simd import (
     vmax,
     vmin,
     vmul,
+    vscatter_bytes,
     vset,
     vspread2,
     vspread4,
@@ -403,3 +406,30 @@ def test_eight_numbers_from_anywhere():
     v, indices, out = np.arange(50.0), np.array([9, 9, 0, 3, 1, 4, 1, 5, 19, 2, 6], np.uint32), np.empty(8)
     _gathered(v, 30, indices, 2, out)
     assert out.tolist() == [30, 33, 31, 34, 31, 35, 49, 32]
+
+
+@numba.njit
+def _gathered_half(v, v0, halves, p, out):
+    vstore(out, 0, vgather_half(v, v0, halves, p))
+
+
+def test_eight_numbers_at_positions_of_16_bits():
+    v, halves, out = np.arange(70_000.0), np.array([7, 7, 0, 65535, 1, 4, 1, 32768, 19, 2], np.uint16), np.empty(8)
+    _gathered_half(v, 30, halves.view(np.uint32), 2, out)
+    assert out.tolist() == [30, 65565, 31, 34, 31, 32798, 49, 32]
+    _gathered_half(v[:65536], 0, halves.view(np.uint32), 0, out)
+    assert out.tolist() == [7, 7, 0, 65535, 1, 4, 1, 32768]
+
+
+@numba.njit
+def _moved(v, v0, order, w, w0):
+    vscatter_bytes(w, w0, order, vgather_bytes(v, v0, order))
+
+
+def test_eight_numbers_at_positions_in_the_bytes_of_one():
+    order = int.from_bytes(bytes([3, 200, 0, 1, 2, 9, 8, 127]), "little", signed=True)
+    v, w = np.arange(300.0), np.full(210, -1.0)
+    _moved(v, 50, order, w, 5)
+    places = [3, 200, 0, 1, 2, 9, 8, 127]
+    assert w[5 + np.array(places)].tolist() == [50 + place for place in places]
+    assert (w >= 0).sum() == 8
