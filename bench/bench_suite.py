@@ -22,7 +22,10 @@ CASES = [(item, name) for item in ITEMS for name in ("opo_fast", *item.others)]
 def test_work(benchmark, item, contender, request):
     if item.slow and request.config.getoption("--quick"):
         pytest.skip("left out of a quick run")
-    run, per = (item.ours if contender == "opo_fast" else item.others[contender])()
+    try:
+        run, per = (item.ours if contender == "opo_fast" else item.others[contender])()
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error}: the extra `bench` installs it")
     benchmark.group = f"{item.group}: {item.name}"
     benchmark.extra_info.update(contender=contender, per=per, target=item.target, within=item.within, item=item.name)
     if contender.startswith("literal"):

@@ -80,15 +80,10 @@ def whole_run(episodes: int = 3000) -> None:
             for t in range(episodes):
                 context = float(generator.random())
                 arrays, losses = [array[-1] for array in env.arrays(context)], env.losses(context)[-1]
-                PlainChain(env.layout, arrays, losses, _Halves(agent.rule)).advance(t)
+                PlainChain(env.layout, arrays, losses, agent.rule).advance(t)
 
         ours(), chains_alone()
         ratio(f"whole run, T={episodes}, 6 + 6 candidates, {label}, against its chains alone in plain Numba", ours, chains_alone, 3)
-
-
-class _Halves:
-    def __init__(self, rule) -> None:
-        self.eta, self.half_loss, self.half_dynamics = rule.eta, rule.beta_loss / 2, rule.beta_dynamics / 2
 
 
 def numpy_chain(layout: of.Layout, models: list, rule) -> np.ndarray:

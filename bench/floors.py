@@ -154,9 +154,12 @@ def layered(n_states, horizon):
 
 
 def layered_ours(*sizes):
+    """After the first calls, by when the model has its copy in slices; values alone, like the alternative."""
     mdp = layered(*sizes)
-    policy, out = work.policy_of(mdp), (np.empty(mdp.layout.shape), np.empty(mdp.layout.n_states))
-    return lambda: of.evaluate(mdp, policy, out=out)
+    policy, out = work.policy_of(mdp), np.empty(mdp.layout.n_states)
+    for _ in range(24):
+        of.evaluate(mdp, policy, returns="v", out=out)
+    return lambda: of.evaluate(mdp, policy, returns="v", out=out)
 
 
 def layered_scipy(*sizes):
@@ -168,7 +171,7 @@ def layered_scipy(*sizes):
 def layered_bytes(*sizes):
     mdp = layered(*sizes)
     t = mdp.transitions
-    return reading(t.data, t.indices, t.indptr, mdp.losses, work.policy_of(mdp), np.empty(mdp.layout.shape))
+    return reading(t.data, t.indices, t.indptr, mdp.losses, work.policy_of(mdp))
 
 
 def small_blocks():
@@ -202,17 +205,26 @@ CSR = "stationary CSR"
 ROWS = {
     "CSR stationary, evaluate": (
         of_work(work.evaluate_ours, CSR),
-        {"SciPy": of_work(work.evaluate_matrix, CSR), "parallel Numba": lambda: parallel_loop(False)},
+        {
+            "SciPy": of_work(work.evaluate_matrix, CSR),
+            "parallel Numba": lambda: parallel_loop(False),
+            "JAX": of_work(work.evaluate_jax, CSR),
+        },
         lambda: gathers(CSR, 99),
     ),
     "CSR stationary, solve": (
         of_work(work.solve_ours, CSR),
-        {"quantecon": of_work(work.quantecon_induction, CSR), "parallel Numba": lambda: parallel_loop(True)},
+        {
+            "quantecon": of_work(work.quantecon_induction, CSR),
+            "parallel Numba": lambda: parallel_loop(True),
+            "JAX": of_work(work.solve_jax, CSR),
+            "Storm": of_work(work.solve_storm, CSR),
+        },
         lambda: gathers(CSR, 99),
     ),
     "CSR stationary, occupancy": (
         of_work(work.occupancy_ours, CSR),
-        {"SciPy, kept transpose": of_work(work.occupancy_transposed, CSR)},
+        {"SciPy, kept transpose": of_work(work.occupancy_transposed, CSR), "JAX": of_work(work.occupancy_jax, CSR)},
         lambda: gathers_of_slices(CSR, 98),
     ),
     "64 policies, CSR, evaluate": (of_work(many.evaluate_many, "csr"), {"SciPy": of_work(many.scipy_evaluate_many)}, lambda: moving(False)),
@@ -221,15 +233,19 @@ ROWS = {
         {"SciPy": of_work(many.scipy_occupancy_many)},
         lambda: moving(True),
     ),
-    "64 policies, dense, evaluate": (of_work(many.evaluate_many, "dense"), {"NumPy": of_work(many.numpy_evaluate_many)}, products),
+    "64 policies, dense, evaluate": (
+        of_work(many.evaluate_many, "dense"),
+        {"NumPy": of_work(many.numpy_evaluate_many), "JAX": of_work(many.jax_evaluate_many)},
+        products,
+    ),
     "64 policies, dense, occupancy": (
         of_work(many.occupancy_many, "dense"),
-        {"NumPy": of_work(many.numpy_occupancy_many)},
+        {"NumPy": of_work(many.numpy_occupancy_many), "JAX": of_work(many.jax_occupancy_many)},
         products_forward,
     ),
     "64 small models": (
         of_work(many.models_ours),
-        {"NumPy": of_work(many.models_numpy), "parallel Numba": of_work(many.models_loop)},
+        {"NumPy": of_work(many.models_numpy), "parallel Numba": of_work(many.models_loop), "JAX": of_work(many.models_jax)},
         small_blocks,
     ),
     "dense 200 x 10 x 50, evaluate": (
@@ -259,9 +275,9 @@ ROWS = {
     ),
     "million states, random, occupancy": (lambda: million_occupancy(None), {"one thread": lambda: million_occupancy(1)}, None),
     "million states, band, a chain step": (of_work(work.large_step, "band"), {}, of_work(work.read_twice, "band")),
-    "build, layered CSR": (
-        of_work(many.build, "layered CSR"),
-        {"one evaluation": of_work(many.sweep, "layered CSR")},
+    "build, layered CSR of 500 MB": (
+        of_work(many.build, "CSR of 500 MB"),
+        {"one evaluation": of_work(many.sweep, "CSR of 500 MB")},
         None,
     ),
     "build, dense": (of_work(many.build, "dense"), {"one evaluation": of_work(many.sweep, "dense")}, None),
@@ -294,14 +310,19 @@ def main():
     for name, (ours, others, floor) in ROWS.items():
         if options.k not in name:
             continue
-        contenders = {"ours": ours(), **{other: maker() for other, maker in others.items()}}
+        contenders = {"ours": ours()}
+        for other, maker in others.items():
+            try:
+                contenders[other] = maker()
+            except ModuleNotFoundError as error:
+                print(f"{other} is left out, {error}: the extra `bench` installs it")
         if floor is not None:
             contenders["floor"] = floor()
         found = measure(contenders, options.r)
         ms = ", ".join(f"{key} {m * 1e3:.2f} ({least * 1e3:.2f})" for key, (m, least) in found.items())
         print(f"{name}: {ms} ms")
         bounds = [key for key in ("ours", "floor") if key in found]
-        for other in others:
+        for other in others.keys() & found.keys():
             print("   " + ", ".join(f"{other} by {key} {found[other][0] / found[key][0]:.2f}" for key in bounds))
         if floor is not None:
             print(f"   ours by floor {found['ours'][0] / found['floor'][0]:.2f} ({found['ours'][1] / found['floor'][1]:.2f})")

@@ -6,6 +6,7 @@ from functools import cache
 
 import numba
 import numpy as np
+import peers
 import scipy.sparse as sp
 from problems import csr_array, csr_mdp, dense_mdp, rng
 
@@ -75,6 +76,16 @@ def numpy_occupancy_many():
     return run, 1.0
 
 
+def jax_evaluate_many():
+    mdp, P, losses, policies = stationary("dense")
+    return peers.evaluate_many(mdp, P.T, losses, policies)
+
+
+def jax_occupancy_many():
+    mdp, P, _, policies = stationary("dense")
+    return peers.occupancy_many(mdp, P, policies)
+
+
 def scipy_evaluate_many():
     """SciPy CSR times (S, 64); the batch is the last axis of the policies, which is the fast layout for SciPy."""
     mdp, P, losses, policies = stationary("csr")
@@ -140,6 +151,12 @@ def models_numpy():
     return run, 1.0
 
 
+def models_jax():
+    mdps, policy = small_models()
+    stacks = [np.stack(arrays).reshape(B, -1, arrays[0].shape[-1]) for arrays in zip(*(m.transitions.arrays() for m in mdps), strict=True)]
+    return peers.models_together(stacks, np.stack([mdp.losses for mdp in mdps]), policy, mdps[0].layout)
+
+
 @numba.njit(parallel=True, cache=True)
 def loop_over_models(blocks, starts, layers, losses, policy, v):
     for b in numba.prange(len(blocks)):
@@ -166,12 +183,13 @@ def models_loop():
 
 @cache
 def built(name):
+    """A model and its arrays."""
     if name == "small dense":
         mdp = dense_mdp([1] + [20] * 19, 4)
     elif name == "dense":
         mdp = dense_mdp([1] + [300] * 9, 4)
     else:
-        mdp = csr_mdp([1] + [10_000] * 20, 4, 8)
+        mdp = csr_mdp([1] + [10_000] * (131 if name == "CSR of 500 MB" else 20), 4, 8)
     return mdp, mdp.transitions.arrays()
 
 
@@ -195,18 +213,18 @@ def sweep(name):
 
 def rows(Work):
     """Rows of the report."""
-    gemm, spmm = "NumPy, one product per layer", "SciPy CSR times (S, 64)"
+    gemm, spmm, jax = "NumPy, one product per layer", "SciPy CSR times (S, 64)", "JAX"
     dense, sparse = "64 policies, dense stationary, S=200, A=10, H=50", "64 policies, CSR stationary, S=2,000, A=4, 8 successors, H=50"
     result = [
-        Work(f"evaluate, {dense}", "batches", lambda: evaluate_many("dense"), {gemm: numpy_evaluate_many}, 1.3),
-        Work(f"occupancy, {dense}", "batches", lambda: occupancy_many("dense"), {gemm: numpy_occupancy_many}, 1.3),
+        Work(f"evaluate, {dense}", "batches", lambda: evaluate_many("dense"), {gemm: numpy_evaluate_many, jax: jax_evaluate_many}, 1.3),
+        Work(f"occupancy, {dense}", "batches", lambda: occupancy_many("dense"), {gemm: numpy_occupancy_many, jax: jax_occupancy_many}, 1.3),
         Work(f"evaluate, {sparse}", "batches", lambda: evaluate_many("csr"), {spmm: scipy_evaluate_many}, 2),
         Work(f"occupancy, {sparse}", "batches", lambda: occupancy_many("csr"), {spmm: scipy_occupancy_many}, 2),
         Work(
             "evaluate, 64 small models, S=20, A=4, H=20, one policy",
             "batches",
             models_ours,
-            {"NumPy batched product": models_numpy, "parallel Numba over models": models_loop},
+            {"NumPy batched product": models_numpy, "parallel Numba over models": models_loop, jax: models_jax},
             2,
         ),
     ]

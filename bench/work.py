@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+import peers
 import scipy.sparse as sp
 from many import rows as rows_of_batches
 from plain import PlainChain, numpy_evaluate, numpy_occupancy
@@ -180,9 +181,10 @@ def large(name):
 
 
 def large_step(name):
+    """A step after the first 24, by when a CSR model has its copies in slices."""
     engine, history = engine_of([large(name)]), constant_history(10_000)
-    engine.chain(0, history, 3)
-    steps = [3]
+    engine.chain(0, history, 24)
+    steps = [24]
 
     def run():
         steps[0] += 1
@@ -281,9 +283,33 @@ def policy_of(mdp):
 
 
 def evaluate_ours(name):
+    """Values alone for a stationary CSR model, like the alternatives; elsewhere Q, too."""
     mdp, _, _ = operation_problem(name)
     policy = policy_of(mdp)
+    if name == "stationary CSR":
+        v = np.empty(mdp.layout.n_states)
+        return (lambda: of.evaluate(mdp, policy, returns="v", out=v)), 1.0
     return (lambda: of.evaluate(mdp, policy)), 1.0
+
+
+def evaluate_jax(name):
+    mdp, _, (P, losses) = operation_problem(name)
+    return peers.induction(mdp, P if sp.issparse(P) else P.reshape(losses.size, -1), losses, policy_of(mdp))
+
+
+def solve_jax(name):
+    mdp, _, (P, losses) = operation_problem(name)
+    return peers.induction(mdp, P if sp.issparse(P) else P.reshape(losses.size, -1), losses)
+
+
+def occupancy_jax(name):
+    mdp, _, (P, losses) = operation_problem(name)
+    return peers.occupancy(mdp, P if sp.issparse(P) else P.reshape(losses.size, -1), policy_of(mdp))
+
+
+def solve_storm(name):
+    mdp, _, (P, losses) = operation_problem(name)
+    return peers.storm_induction(P, losses, mdp.layout.horizon - 1)
 
 
 def evaluate_matrix(name):
@@ -294,8 +320,8 @@ def evaluate_matrix(name):
 
 def occupancy_ours(name):
     mdp, _, _ = operation_problem(name)
-    policy = policy_of(mdp)
-    return (lambda: of.occupancy(mdp, policy)), 1.0
+    policy, out = policy_of(mdp), np.empty(mdp.layout.shape)
+    return (lambda: of.occupancy(mdp, policy, out=out)), 1.0
 
 
 def occupancy_matrix(name):
@@ -323,8 +349,10 @@ def occupancy_transposed(name):
 
 
 def solve_ours(name):
+    """With the policy, like the alternatives, in arrays that are given."""
     mdp, _, _ = operation_problem(name)
-    return (lambda: of.solve(mdp)), 1.0
+    out = np.empty(mdp.layout.shape), np.empty(mdp.layout.n_states), np.empty(mdp.layout.shape)
+    return (lambda: of.solve(mdp, out=out)), 1.0
 
 
 def quantecon_induction(name):
@@ -359,9 +387,18 @@ def mdptoolbox_induction(name):
 
 def work_items() -> list[Work]:
     """All rows of the report."""
-    both = {"NumPy matmul": lambda: evaluate_matrix("stationary dense"), "quantecon": lambda: quantecon_induction("stationary dense")}
-    sparse = {"SciPy CSR": lambda: evaluate_matrix("stationary CSR"), "quantecon": lambda: quantecon_induction("stationary CSR")}
+    both = {
+        "NumPy matmul": lambda: evaluate_matrix("stationary dense"),
+        "quantecon": lambda: quantecon_induction("stationary dense"),
+        "JAX": lambda: evaluate_jax("stationary dense"),
+    }
+    sparse = {
+        "SciPy CSR": lambda: evaluate_matrix("stationary CSR"),
+        "quantecon": lambda: quantecon_induction("stationary CSR"),
+        "JAX": lambda: evaluate_jax("stationary CSR"),
+    }
     planning = {
+        "JAX": lambda: solve_jax("stationary dense"),
         "quantecon": lambda: quantecon_induction("stationary dense"),
         "pymdptoolbox": lambda: mdptoolbox_induction("stationary dense"),
     }
@@ -393,14 +430,21 @@ def work_items() -> list[Work]:
             "solve, CSR stationary, S=20,000, A=4, 8 successors, H=100",
             "kernels",
             lambda: solve_ours("stationary CSR"),
-            {"quantecon": lambda: quantecon_induction("stationary CSR")},
+            {
+                "quantecon": lambda: quantecon_induction("stationary CSR"),
+                "JAX": lambda: solve_jax("stationary CSR"),
+                "Storm": lambda: solve_storm("stationary CSR"),
+            },
             2.5,
         ),
         Work(
             "occupancy, CSR stationary, S=20,000, A=4, 8 successors, H=100",
             "kernels",
             lambda: occupancy_ours("stationary CSR"),
-            {"SciPy CSR, transposes kept": lambda: occupancy_transposed("stationary CSR")},
+            {
+                "SciPy CSR, transposes kept": lambda: occupancy_transposed("stationary CSR"),
+                "JAX, transposes kept": lambda: occupancy_jax("stationary CSR"),
+            },
             2.5,
         ),
         Work("solve, dense stationary, S=200, A=10, H=50", "kernels", lambda: solve_ours("stationary dense"), planning, 4),
