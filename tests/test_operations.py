@@ -472,3 +472,24 @@ def test_rows_are_copied_only_where_that_is_worth_it(monkeypatch):
         assert copied(of.LayeredMDP(even().layout, even().losses, [even().transitions.arrays()[0], P])) == expected
     monkeypatch.setattr(slices, "MOST_BYTES", even().transitions.nbytes - 1)
     assert not copied(even())
+
+
+def test_models_whose_copies_do_not_fit_into_the_memory_are_used_without(monkeypatch):
+    monkeypatch.setattr(transitions_module, "_WORTH_A_BARRIER", {0: 2, 1: 2})
+    monkeypatch.setattr(slices, "ROWS_GAIN", True)
+    monkeypatch.setattr(slices, "LEAST_ENTRIES", 1)
+    tried = []
+
+    def full(copy, *arguments):
+        tried.append(type(copy))
+        raise MemoryError
+
+    for kind in (slices.SlicedCopy, slices.RowSlices):
+        monkeypatch.setattr(kind, "make", full)
+    mdp = random_model(np.random.default_rng(0), [1, 30, 30], 3, "csr")
+    policy = mdp.uniform_policy()
+    v, visits = of.evaluate(mdp, policy).v, of.occupancy(mdp, policy)
+    for _ in range(2 * slices.ROWS_WORTH):
+        assert of.evaluate(mdp, policy).v.tobytes() == v.tobytes()
+        assert of.occupancy(mdp, policy).tobytes() == visits.tobytes()
+    assert sorted(tried, key=str) == [slices.RowSlices, slices.SlicedCopy]

@@ -177,6 +177,11 @@ class OracleAgent(BaseAgent):
         """Least plausible losses at a context, one number per allowed pair."""
         return self._rows(self.loss_oracle.lower(version, context), Place("lower losses of version {!r} at context {!r}", version, context))
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the oracles hold only to save time."""
+        return sum(getattr(oracle, "cached_bytes", 0) for oracle in (self.loss_oracle, self.dynamics_oracle))
+
     def candidates_at(self, context: Any) -> tuple[Array, Array] | None:
         """All loss candidates (n, n_states, A) and all dynamics candidates (m, transitions) at a context, each dynamics flat; None
         unless both classes are finite and their candidates are dense and few."""

@@ -58,7 +58,8 @@ class ModelSource(Protocol):
         """Total variation radius of each row in a version that cannot be listed, read-only float64 (self-tuning chains)."""
         ...
 
-    # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `packed_classes`.
+    # A source of finite classes may also have ``candidates_at(context)`` and ``loss_candidates(version)``; see `packed_classes`. If it
+    # caches what it returns, ``cached_bytes`` says how many bytes that takes.
 
 
 def _as_it_is(chain: Chain) -> None:
@@ -88,7 +89,7 @@ class ChainEngine:
     source : ModelSource
     memory : int
         Byte budget of the chains, which are kept for contexts that return; the least recently used are dropped first. The stored
-        policies of one chain take at most half of it.
+        policies of one chain take at most half of it. What the source caches counts, too, but leaves the chains half of it.
     alone : bool
         Whether there is one context alone; under `opo_rule` only.
 
@@ -290,11 +291,14 @@ class ChainEngine:
             size = chain.nbytes
             self._nbytes += size - chain.measured
             chain.measured = size
-        if self._nbytes <= self.memory:
+        budget = self.memory // 2
+        if self._nbytes > budget:
+            budget = max(budget, self.memory - getattr(self.source, "cached_bytes", 0))
+        if self._nbytes <= budget:
             return
         kept = {id(chain) for chain in keep}
         spared = []
-        while self._nbytes > self.memory and self._chains:
+        while self._nbytes > budget and self._chains:
             key, (chain, lane) = self._chains.popitem(last=False)
             if id(chain) in kept:
                 spared.append((key, (chain, lane)))

@@ -56,9 +56,9 @@ def _work(model: Transitions, scratch: Scratch, passes: int) -> tuple[Any, ...]:
     return slices, scratch.d, scratch.layer if slices[0].size else scratch.w, scratch.private
 
 
-def _model(model: Transitions, steps: int, passes: int) -> tuple[Any, ...]:
-    """The model arguments of so many steps of Algorithm 1 with so many forward passes, which read the model too unless it has slices."""
-    if model.kind == DENSE or (passes > 0 and model.sliced.arguments is None):
+def _model(model: Transitions, steps: int, *, backward: bool) -> tuple[Any, ...]:
+    """The model arguments of so many steps of Algorithm 1: slices of rows only if nothing but backward passes reads them."""
+    if model.kind == DENSE or not backward:
         return model.arguments
     return model.row_slices.note(model, steps).arguments or model.arguments
 
@@ -121,13 +121,14 @@ class SingleChain(Chain):
         buffers = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
         count_actions = rule.visits == "actions"
         passes = 0 if count_actions else length - 1
+        work = _work(model, scratch, passes)
+        arguments = _model(model, length, backward=passes == 0 or work[0][0].size > 0)
         after = (
             model.parts, length, self.policies.line(self.steps), chunk, model.width, int(rule.greedy),
             int(count_actions), losses, counts, self.policies.lines, self.sum_q, self.v,
-            *_work(model, scratch, passes), (bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight),
-            rule.eta, buffers,
+            *work, (bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight), rule.eta, buffers,
         )  # fmt: skip
-        run_together(kernels.chain_steps, _model(model, length, passes), after, most, length * model.n_transitions)
+        run_together(kernels.chain_steps, arguments, after, most, length * model.n_transitions)
 
     def one_by_one(self, fit: Hashable, bonus: Bonus, counts: Array) -> Callable[[Array, int], None]:
         """A function of losses and a line of the store: the occupancy of the policy before it, and then a step of Algorithm 1 from it."""
@@ -143,9 +144,8 @@ class SingleChain(Chain):
 
         def step(losses: Array, line: int) -> None:
             visit_once(model, lines, line - 1, counts, scratch)
-            run_together(
-                kernels.chain_steps, _model(model, 1, 0), (model.parts, 1, line, *before, losses, *after), most, model.n_transitions
-            )
+            now = model.parts, 1, line, *before, losses, *after
+            run_together(kernels.chain_steps, _model(model, 1, backward=True), now, most, model.n_transitions)
 
         return step
 

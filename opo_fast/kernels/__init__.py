@@ -10,7 +10,7 @@ number is the same whether it is computed in a whole sweep, in one part of a lay
 
 Every kernel that reads a model takes the same seven leading arguments, called the *model arguments*:
 
-kind : 0 for dense, 1 for CSR
+kind : 0 for dense, 1 for CSR; for backward passes also 2, with another meaning of the next three (see `row_slices`)
 data : dense: blocks back to back, each stored (next state, row); CSR: the probabilities
 indptr, indices : CSR row pointers (int64) and successor positions inside the next layer (uint32); empty when dense
 block : where the block of layer h starts, in `data` (dense) or in `indptr` (CSR); layers may share a block

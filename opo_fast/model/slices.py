@@ -53,6 +53,7 @@ class SlicedCopy:
 
     def __init__(self) -> None:
         self.passes = 0
+        self.declined = False
         self.arguments: tuple[Any, ...] | None = None
 
     @property
@@ -67,9 +68,12 @@ class SlicedCopy:
 
     def note(self, t: Transitions, count: int = 1) -> tuple[Any, ...] | None:
         """Count `count` passes; returns the arguments of the copy, or None if there is none."""
-        if self.arguments is None and t.parts > 1 and not t.changing and t.nbytes <= MOST_BYTES:
+        if self.arguments is None and not self.declined and t.parts > 1 and not t.changing and t.nbytes <= MOST_BYTES:
             if (self.passes + count - 1) * t.n_transitions >= WORTH * t.data.size:
-                self.make(t, t.parts)
+                try:
+                    self.make(t, t.parts)
+                except MemoryError:
+                    self.declined = True
             self.passes += count
         return self.arguments
 
@@ -124,7 +128,10 @@ class RowSlices:
             if self.passes == 0 and (t.masked or t.changing or t.nbytes > MOST_BYTES or t.data.size < LEAST_ENTRIES):
                 self.declined = True
             elif (self.passes + count - 1) * t.n_transitions >= ROWS_WORTH * t.data.size:
-                self.make(t)
+                try:
+                    self.make(t)
+                except MemoryError:
+                    self.declined = True
             self.passes += count
         return self
 

@@ -56,6 +56,11 @@ class _FiniteOracle:
         self._checked: tuple[Trajectory, Array] | None = None
         self._fingerprint = Fingerprint(self._functions, function_class.names)
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the answers that are cached."""
+        return sum(cache.nbytes for cache in vars(self).values() if isinstance(cache, LRU))
+
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
         self._checked = (trajectory, self._gains(check_trajectory(self.layout, None, trajectory)))
@@ -111,7 +116,6 @@ class _FiniteOracle:
         delta = as_delta(delta)
         if self.delta is not None or self.scores.any():
             raise late_delta()
-            raise OpoError("keep_plausible comes once and before any data")
         self.delta, self._set = delta, NestedSet(len(self.scores))
 
     def plausible(self) -> tuple[int, int]:

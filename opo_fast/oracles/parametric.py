@@ -55,6 +55,11 @@ class ParametricOracle:
         self._stale = False
         self._checked: tuple[Trajectory, Any] | None = None
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the features and predictions that are cached."""
+        return sum(cache.nbytes for cache in vars(self).values() if isinstance(cache, LRU | FeatureMap))
+
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
         self._checked = (trajectory, self._prepare(self._single(trajectory)))
@@ -168,6 +173,11 @@ class FeatureMap:
             raise OpoError(f"{name} is a {type(function).__name__}: a callable {name}(context) is needed")
         self.function, self.shape, self.name = function, shape, name
         self._found: LRU[Array] = LRU(CACHE_BYTES)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cached features."""
+        return self._found.nbytes
 
     def __call__(self, context: Any) -> Array:
         key = context_key(context)
