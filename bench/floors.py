@@ -3,7 +3,8 @@
 python bench/floors.py              # all rows
 python bench/floors.py -k CSR -r 9  # rows whose name has this in it, and how many rounds
 
-NUMBA_NUM_THREADS says how many threads there are, of BLAS as well (OPENBLAS_NUM_THREADS). All contenders of a row take turns in one
+NUMBA_NUM_THREADS says how many threads there are, of BLAS as well (OPENBLAS_NUM_THREADS); JAX uses the processors that `taskset` leaves
+it. All contenders of a row take turns in one
 process, two calls each, of which the second counts; figures are medians and, in brackets, minima. A ratio is an alternative's time by
 ours, and by the floor's: what no code that reads the same numbers could exceed.
 """
@@ -30,6 +31,7 @@ from opo_fast.kernels._groups import AHEAD
 from opo_fast.kernels._jit import kernel
 from opo_fast.kernels._simd import prefetch, vfma, vgather, vload, vset, vsum
 from opo_fast.kernels._sync import barrier
+from opo_fast.model.slices import ROWS_WORTH, TRANSPOSED_WORTH
 
 # -- floors ----------------------------------------------------------------------------------------------------------------
 
@@ -62,9 +64,9 @@ def gathers(name, times):
 
 def gathers_of_slices(name, times):
     mdp = work.operation_problem(name)[0]
-    for _ in range(12):
+    for _ in range(TRANSPOSED_WORTH + 1):
         of.occupancy(mdp, mdp.uniform_policy())
-    starts, _, positions, weights, first, *_ = mdp.transitions.sliced.arguments
+    starts, _, positions, weights, first, *_ = mdp.transitions.transposed_slices.arguments
     part = slice(int(starts[first[1]]), None)
     data, indices = weights[part].copy(), positions[part].copy()
     w = np.ones(int(indices.max()) + 1)
@@ -157,7 +159,7 @@ def layered_ours(*sizes):
     """After the first calls, by when the model has its copy in slices; values alone, like the alternative."""
     mdp = layered(*sizes)
     policy, out = work.policy_of(mdp), np.empty(mdp.layout.n_states)
-    for _ in range(24):
+    for _ in range(ROWS_WORTH + 1):
         of.evaluate(mdp, policy, returns="v", out=out)
     return lambda: of.evaluate(mdp, policy, returns="v", out=out)
 
@@ -322,7 +324,7 @@ def main():
         ms = ", ".join(f"{key} {m * 1e3:.2f} ({least * 1e3:.2f})" for key, (m, least) in found.items())
         print(f"{name}: {ms} ms")
         bounds = [key for key in ("ours", "floor") if key in found]
-        for other in others.keys() & found.keys():
+        for other in (name for name in others if name in found):
             print("   " + ", ".join(f"{other} by {key} {found[other][0] / found[key][0]:.2f}" for key in bounds))
         if floor is not None:
             print(f"   ours by floor {found['ours'][0] / found['floor'][0]:.2f} ({found['ours'][1] / found['floor'][1]:.2f})")

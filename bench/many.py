@@ -128,6 +128,12 @@ def small_models():
     return mdps, policy / policy.sum(axis=1, keepdims=True)
 
 
+def stacked(mdps):
+    """The blocks of the models (B, S_h A, S_{h+1}), layer by layer."""
+    layers = zip(*(mdp.transitions.arrays() for mdp in mdps), strict=True)
+    return [np.stack(arrays).reshape(B, -1, arrays[0].shape[-1]) for arrays in layers]
+
+
 def models_ours():
     mdps, policy = small_models()
     v = np.empty((B, mdps[0].layout.n_states))
@@ -136,8 +142,7 @@ def models_ours():
 
 def models_numpy():
     mdps, policy = small_models()
-    layout, losses = mdps[0].layout, np.stack([mdp.losses for mdp in mdps])
-    stacks = [np.stack(arrays).reshape(B, -1, arrays[0].shape[-1]) for arrays in zip(*(m.transitions.arrays() for m in mdps), strict=True)]
+    layout, losses, stacks = mdps[0].layout, np.stack([mdp.losses for mdp in mdps]), stacked(mdps)
 
     def run():
         v = np.zeros((B, layout.layer_sizes[-1]))
@@ -153,8 +158,7 @@ def models_numpy():
 
 def models_jax():
     mdps, policy = small_models()
-    stacks = [np.stack(arrays).reshape(B, -1, arrays[0].shape[-1]) for arrays in zip(*(m.transitions.arrays() for m in mdps), strict=True)]
-    return peers.models_together(stacks, np.stack([mdp.losses for mdp in mdps]), policy, mdps[0].layout)
+    return peers.models_together(stacked(mdps), np.stack([mdp.losses for mdp in mdps]), policy, mdps[0].layout)
 
 
 @numba.njit(parallel=True, cache=True)

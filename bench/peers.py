@@ -13,6 +13,7 @@ def jax():
     import jax
 
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_platforms", "cpu")
     return jax
 
 
@@ -130,7 +131,7 @@ def models_together(blocks, losses, policy, layout):
 
 
 def storm_induction(P, losses, horizon):
-    """Storm's least expected total loss of so many steps, by its sparse engine."""
+    """Storm's least expected total loss of `horizon` steps, by its sparse engine."""
     import stormpy
     from stormpy import datastructures, models
 

@@ -1,4 +1,4 @@
-"""Run the benchmarks and print the table of the README: how many times faster than each named alternative.
+"""Run the benchmarks and print the table of the README: how many times as fast as each named alternative.
 
 python bench/report.py                # all rows, some ten minutes
 python bench/report.py --quick        # without the rows whose alternative takes long
@@ -57,7 +57,7 @@ def table(saved: dict) -> str:
                 figure, aim = f"{1 / ratio:.2f} times its time", f"at most {target:g}"
             else:
                 figure, aim = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}", f"at least {target:,g}"
-                figure += " times faster"
+                figure += " times as fast"
             lines.append(f"| {name} | {seconds(ours)} | {other} | {figure} | {aim} |")
     return "\n".join(lines)
 

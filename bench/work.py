@@ -21,6 +21,7 @@ from problems import constant_history, csr_array, csr_mdp, dense_mdp, engine_of,
 from seeds import rows as rows_of_seeds
 
 import opo_fast as of
+from opo_fast.model.slices import ROWS_WORTH
 
 Timed = Callable[[], object]
 
@@ -181,10 +182,10 @@ def large(name):
 
 
 def large_step(name):
-    """A step after the first 24, by when a CSR model has its copies in slices."""
+    """A step after those by which a CSR model has the copies in slices that it will have."""
     engine, history = engine_of([large(name)]), constant_history(10_000)
-    engine.chain(0, history, 24)
-    steps = [24]
+    steps = [ROWS_WORTH + 1]
+    engine.chain(0, history, steps[0])
 
     def run():
         steps[0] += 1
@@ -292,19 +293,24 @@ def evaluate_ours(name):
     return (lambda: of.evaluate(mdp, policy)), 1.0
 
 
-def evaluate_jax(name):
+def with_rows(name):
+    """A stationary model, its transitions with one line per row, and its losses."""
     mdp, _, (P, losses) = operation_problem(name)
-    return peers.induction(mdp, P if sp.issparse(P) else P.reshape(losses.size, -1), losses, policy_of(mdp))
+    return mdp, P if sp.issparse(P) else P.reshape(losses.size, -1), losses
+
+
+def evaluate_jax(name):
+    mdp, P, losses = with_rows(name)
+    return peers.induction(mdp, P, losses, policy_of(mdp))
 
 
 def solve_jax(name):
-    mdp, _, (P, losses) = operation_problem(name)
-    return peers.induction(mdp, P if sp.issparse(P) else P.reshape(losses.size, -1), losses)
+    return peers.induction(*with_rows(name))
 
 
 def occupancy_jax(name):
-    mdp, _, (P, losses) = operation_problem(name)
-    return peers.occupancy(mdp, P if sp.issparse(P) else P.reshape(losses.size, -1), policy_of(mdp))
+    mdp, P, _ = with_rows(name)
+    return peers.occupancy(mdp, P, policy_of(mdp))
 
 
 def solve_storm(name):
@@ -349,7 +355,7 @@ def occupancy_transposed(name):
 
 
 def solve_ours(name):
-    """With the policy, like the alternatives, in arrays that are given."""
+    """With Q and the policy, in arrays that are given."""
     mdp, _, _ = operation_problem(name)
     out = np.empty(mdp.layout.shape), np.empty(mdp.layout.n_states), np.empty(mdp.layout.shape)
     return (lambda: of.solve(mdp, out=out)), 1.0

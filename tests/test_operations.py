@@ -374,12 +374,12 @@ def test_chains_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads
         patch.setattr(slices, "MOST_BYTES", 0)
         pair = models()
         expected = {n: of.policy_chain(pair * n, **factors).tobytes() for n in (3, 11)}
-        assert pair[0].transitions.sliced.arguments is None
+        assert pair[0].transitions.transposed_slices.arguments is None
     for lengths in ((3, 11), (11, 3)):
         pair = models()
         for n in lengths:
             assert of.policy_chain(pair * n, **factors).tobytes() == expected[n]
-        assert pair[0].transitions.sliced.arguments is not None
+        assert pair[0].transitions.transposed_slices.arguments is not None
         assert (pair[0].transitions.row_slices.arguments is None) == masked
     pair = models()
     chain = of.PolicyChain(pair[0].layout, **factors, action_mask=pair[0].action_mask)
@@ -387,7 +387,7 @@ def test_chains_of_a_csr_model_keep_their_bits(monkeypatch, set_threads, threads
         chain.append(model)
         policy = chain.policy()
     assert policy.tobytes() == expected[11]
-    assert pair[0].transitions.sliced.arguments is not None
+    assert pair[0].transitions.transposed_slices.arguments is not None
     assert (pair[0].transitions.row_slices.arguments is None) == masked
 
 
@@ -399,8 +399,8 @@ def test_repeated_occupancies_of_a_csr_model_keep_their_bits(monkeypatch, set_th
     rng = np.random.default_rng(13)
     mdp = random_model(rng, [1, 30, 75, 7], 3, "csr", masked=True, density=0.4)
     policy = random_policy(rng, mdp)
-    first, copy = of.occupancy(mdp, policy), mdp.transitions.sliced
-    for _ in range(slices.WORTH - 1):
+    first, copy = of.occupancy(mdp, policy), mdp.transitions.transposed_slices
+    for _ in range(slices.TRANSPOSED_WORTH - 1):
         assert copy.arguments is None
         assert of.occupancy(mdp, policy).tobytes() == first.tobytes()
     for _ in range(3):
@@ -409,14 +409,14 @@ def test_repeated_occupancies_of_a_csr_model_keep_their_bits(monkeypatch, set_th
     with pytest.raises(of.OpoError, match="policy"):
         of.occupancy(mdp, 1.5 * policy)
     again = pickle.loads(pickle.dumps(mdp))
-    assert again.transitions.sliced.arguments is None
+    assert again.transitions.transposed_slices.arguments is None
     assert of.occupancy(again, policy).tobytes() == first.tobytes()
     changing = of.UpdatableMDP(mdp.layout, mdp.losses, mdp.transitions.arrays(), mdp.action_mask)
     monkeypatch.setattr(slices, "MOST_BYTES", mdp.transitions.nbytes - 1)
     for model in (changing, again):
-        for _ in range(slices.WORTH + 1):
+        for _ in range(slices.TRANSPOSED_WORTH + 1):
             assert of.occupancy(model, policy).tobytes() == first.tobytes()
-        assert model.transitions.sliced.arguments is None
+        assert model.transitions.transposed_slices.arguments is None
 
 
 @pytest.mark.parametrize("form", ["csr", "stationary csr"])
@@ -484,7 +484,7 @@ def test_models_whose_copies_do_not_fit_into_the_memory_are_used_without(monkeyp
         tried.append(type(copy))
         raise MemoryError
 
-    for kind in (slices.SlicedCopy, slices.RowSlices):
+    for kind in (slices.TransposedSlices, slices.RowSlices):
         monkeypatch.setattr(kind, "make", full)
     mdp = random_model(np.random.default_rng(0), [1, 30, 30], 3, "csr")
     policy = mdp.uniform_policy()
@@ -492,4 +492,4 @@ def test_models_whose_copies_do_not_fit_into_the_memory_are_used_without(monkeyp
     for _ in range(2 * slices.ROWS_WORTH):
         assert of.evaluate(mdp, policy).v.tobytes() == v.tobytes()
         assert of.occupancy(mdp, policy).tobytes() == visits.tobytes()
-    assert sorted(tried, key=str) == [slices.RowSlices, slices.SlicedCopy]
+    assert sorted(tried, key=str) == [slices.RowSlices, slices.TransposedSlices]

@@ -44,7 +44,7 @@ class ChainAgent(OracleAgent):
     backend : {"numba", "numpy"}
         "numpy" runs Algorithm 1 literally, from the first step in every episode: for checks at small sizes.
     memory : int
-        Byte budget of the chains; it never changes a result.
+        Byte budget of the chains and of what the oracles cache, of which the chains always keep half; it never changes a result.
     """
 
     def __init__(

@@ -291,8 +291,9 @@ class ChainEngine:
             size = chain.nbytes
             self._nbytes += size - chain.measured
             chain.measured = size
-        budget = self.memory // 2
+        budget = self.store_bytes
         if self._nbytes > budget:
+            # The source is asked only where its answer matters.
             budget = max(budget, self.memory - getattr(self.source, "cached_bytes", 0))
         if self._nbytes <= budget:
             return

@@ -27,7 +27,7 @@ from ..kernels.self_tuning import self_tuning_steps
 from ..model.layout import address, aligned, aligned_parts
 from ..model.operations import visit_once
 from ..model.scratch import Scratch, chunk_of
-from ..model.transitions import DENSE, Transitions
+from ..model.transitions import CSR, DENSE, Transitions
 from .chain import Chain
 from .history import Fits, History
 from .packed_classes import PackedClasses
@@ -50,17 +50,20 @@ def _place(array: Array) -> tuple[int, int]:
     return address(array), array.size
 
 
-def _work(model: Transitions, scratch: Scratch, passes: int) -> tuple[Any, ...]:
-    """The arguments `slices`, `d`, `w` and `private` of the steps of a chain, with so many forward passes."""
-    slices = model.sliced.arrays(model, passes)
+def _forward_work(model: Transitions, scratch: Scratch, passes: int) -> tuple[Any, ...]:
+    """The arguments `slices`, `d`, `w` and `private` of a chain kernel, for `passes` forward passes."""
+    slices = model.transposed_slices.arrays(model, passes)
     return slices, scratch.d, scratch.layer if slices[0].size else scratch.w, scratch.private
 
 
-def _model(model: Transitions, steps: int, *, backward: bool) -> tuple[Any, ...]:
-    """The model arguments of so many steps of Algorithm 1: slices of rows only if nothing but backward passes reads them."""
-    if model.kind == DENSE or not backward:
-        return model.arguments
-    return model.row_slices.note(model, steps).arguments or model.arguments
+def _step_arguments(model: Transitions, scratch: Scratch, steps: int, passes: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The model arguments of `chain_steps` for this many steps and forward passes, and its `slices`, `d`, `w` and `private`."""
+    work = _forward_work(model, scratch, passes)
+    # A forward pass that does not gather from the transposed copy reads CSR rows.
+    gathers = work[0][0].size > 0
+    if model.kind == CSR and (gathers or not passes) and model.row_slices.note(model, steps):
+        return model.row_slices.arguments, work
+    return model.arguments, work
 
 
 class SingleChain(Chain):
@@ -73,7 +76,7 @@ class SingleChain(Chain):
         return rows[0]
 
     def _model_bytes(self, model: Transitions) -> int:
-        return model.nbytes + model.sliced.nbytes + model.row_slices.nbytes
+        return model.nbytes + model.transposed_slices.nbytes + model.row_slices.nbytes
 
     def _visit(self, model: Transitions, counts: Array, k: int, count: int) -> None:
         past = self.policies.lines
@@ -121,8 +124,7 @@ class SingleChain(Chain):
         buffers = np.empty((2 * most, min(chunk, max(self.engine.layout.layer_sizes)) * self.engine.layout.n_actions))
         count_actions = rule.visits == "actions"
         passes = 0 if count_actions else length - 1
-        work = _work(model, scratch, passes)
-        arguments = _model(model, length, backward=passes == 0 or work[0][0].size > 0)
+        arguments, work = _step_arguments(model, scratch, length, passes)
         after = (
             model.parts, length, self.policies.line(self.steps), chunk, model.width, int(rule.greedy),
             int(count_actions), losses, counts, self.policies.lines, self.sum_q, self.v,
@@ -137,15 +139,13 @@ class SingleChain(Chain):
         most = min(get_threads(), model.threads)
         buffers = np.empty((2 * most, min(chunk, max(layout.layer_sizes)) * layout.n_actions))
         before = (chunk, model.width, 0, 0)
-        after = (
-            counts, lines, self.sum_q, self.v, *_work(model, scratch, 0), (bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight),
-            rule.eta, buffers,
-        )  # fmt: skip
+        after = ((bonus.beta_loss / 2, bonus.beta_dynamics / 2, rule.weight), rule.eta, buffers)
 
         def step(losses: Array, line: int) -> None:
             visit_once(model, lines, line - 1, counts, scratch)
-            now = model.parts, 1, line, *before, losses, *after
-            run_together(kernels.chain_steps, _model(model, 1, backward=True), now, most, model.n_transitions)
+            arguments, work = _step_arguments(model, scratch, 1, 0)
+            now = (model.parts, 1, line, *before, losses, counts, lines, self.sum_q, self.v, *work, *after)
+            run_together(kernels.chain_steps, arguments, now, most, model.n_transitions)
 
         return step
 
@@ -163,7 +163,7 @@ class SingleChain(Chain):
             NO_ROWS if counts is None else counts, (bonus.beta_loss / 2, bonus.beta_dynamics / 2, self.engine.rule.weight),
             (lower, found.table, found.radius, order), self.policies.lines,
             (self.sum_q, self.v, hedge.gap, hedge.total, hedge.log_actions, hedge.excess), NO_ROWS,
-            *_work(model, scratch, length - 1 if bonus.needed else 0), buffers,
+            *_forward_work(model, scratch, length - 1 if bonus.needed else 0), buffers,
         )  # fmt: skip
         run_together(self_tuning_steps, model.arguments, after, most, length * model.n_transitions)
 

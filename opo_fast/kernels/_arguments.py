@@ -26,7 +26,7 @@ class Model(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """The transposed copy of a CSR model, in slices of eight next states (see `slices`)."""
+    """The transposed copy of a CSR model, in slices of eight next states (see `transposed_slices`)."""
 
     starts: Any
     """First entry of each slice, and the number of entries."""
@@ -60,7 +60,8 @@ class Pass(NamedTuple):
     d: Any
     """Occupancies of states, and eight more numbers, so that a vector can be read at the last state."""
     w: Any
-    """Occupancies of rows: of all rows of a dense layer; of a CSR layer, of the rows of `STATES` states for each thread."""
+    """Occupancies of rows: of all rows of a layer that is dense or has a transposed copy; else of the rows of `STATES` states for each
+    thread."""
     private: Any
     """For each part of a CSR layer, what it adds to the occupancies of the next states."""
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["EXP_MIN", "LANES"]
+from llvmlite.binding import get_host_cpu_features
+
+__all__ = ["AVX512", "EXP_MIN", "LANES"]
+
+AVX512 = bool(get_host_cpu_features().get("avx512f", False))
+"""Whether the processor has 32 registers of eight doubles; it chooses between loops that give the same bits."""
 
 LANES = 8
 """Numbers in a vector."""

@@ -30,8 +30,8 @@ from ._simd import (
 )
 
 __all__ = [
-    "AHEAD", "MANY", "NEAR", "SCATTERED", "SOON", "four_alike", "group_each", "group_min", "group_sum", "is_policy", "leads_far", "share",
-    "worth_prefetching",
+    "AHEAD", "MANY", "NEAR", "SCATTERED", "SOON", "SORTED", "four_alike", "group_each", "group_min", "group_sum", "is_policy",
+    "leads_far", "share", "sort_by_count", "worth_prefetching",
 ]  # fmt: skip
 
 AHEAD = 256
@@ -44,6 +44,8 @@ MANY = 1 << 18
 """So many numbers do not fit into a second-level cache, nor into a third-level one through which the transitions pass."""
 SCATTERED = 1 << 13
 """If neighbouring rows lead to states so far apart, they share no cache lines."""
+SORTED = 64
+"""At most this many states or rows are sorted together before they are put into slices of eight."""
 _FROM_MEMORY = 1 << 20
 """Transitions of a block from which they come from memory, not from a cache."""
 
@@ -170,3 +172,14 @@ def is_policy(policy, rows, lo, hi, width, tolerance):
 def share(size, me, n):
     """First state of the share of thread `me` of `n`: a multiple of 8, so that which rows fill a vector does not depend on n."""
     return size if me == n else size // 8 * me // n * 8
+
+
+@inlined
+def sort_by_count(count, lo, hi, items, at):
+    """Write lo..hi-1 to items[at:], sorted by their counts, the largest first; a stable sort."""
+    for j in range(lo, hi):
+        i = at + j - lo
+        while i > at and count[items[i - 1]] < count[j]:
+            items[i] = items[i - 1]
+            i -= 1
+        items[i] = j

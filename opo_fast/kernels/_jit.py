@@ -9,18 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from llvmlite.binding import get_host_cpu_features
 from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.extending import register_jitable
 
-__all__ = ["COMPILED", "KEY", "REGISTERS", "brief", "called", "copied", "inlined", "kernel"]
+__all__ = ["COMPILED", "KEY", "brief", "called", "copied", "inlined", "kernel"]
 
 COMPILED = not numba.config.DISABLE_JIT
 """False where NUMBA_DISABLE_JIT runs the kernels as plain Python, in one thread."""
-
-REGISTERS = 32 if get_host_cpu_features().get("avx512f", False) else 8
-"""Vectors of eight doubles that the processor's registers hold, at most."""
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy"}
 if hasattr(cpu_target.options, "_nrt"):

@@ -323,12 +323,16 @@ def _build_sum_of_four(builder: Any, v: Any, first: Any) -> Any:
 qsum = _word(F8(V4, F8), _build_sum_of_four)
 
 
-def _gather(builder: Any, values: Elements, start: Any, positions: Elements, p: Any, kind: Any) -> Any:
-    v = ir.Constant(kind, ir.Undefined)
-    for m in range(kind.count):
-        j = positions.read(builder.add(p, ir.Constant(I64, m)))
+def _gather(builder: Any, values: Elements, start: Any, positions: list[Any]) -> Any:
+    v = ir.Constant(ir.VectorType(_DOUBLE, len(positions)), ir.Undefined)
+    for m, j in enumerate(positions):
         v = builder.insert_element(v, values.read_from(start, j), ir.Constant(_I32, m))
     return v
+
+
+def _next(builder: Any, indices: Elements, p: Any, count: int) -> list[Any]:
+    """Entries p, p + 1, ... of an array of positions."""
+    return [indices.read(builder.add(p, ir.Constant(I64, m))) for m in range(count)]
 
 
 @intrinsic
@@ -337,7 +341,7 @@ def vgather(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
-        return _gather(builder, values, args[1], positions, args[3], _VECTOR)
+        return _gather(builder, values, args[1], _next(builder, positions, args[3], LANES))
 
     return V8(v, I8, indices, I8), generate
 
@@ -350,20 +354,17 @@ def vgather_half(typingctx: Any, v: Any, v0: Any, halves: Any, p: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
-        word = builder.ashr(args[3], ir.Constant(I64, 1))
-        v = ir.Constant(_VECTOR, ir.Undefined)
-        for m in range(LANES // 2):
-            both = positions.read(builder.add(word, ir.Constant(I64, m)))
-            for lane, j in enumerate((builder.and_(both, ir.Constant(I64, 0xFFFF)), builder.lshr(both, ir.Constant(I64, 16)))):
-                v = builder.insert_element(v, values.read_from(args[1], j), ir.Constant(_I32, 2 * m + lane))
-        return v
+        values, words = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
+        positions = []
+        for both in _next(builder, words, builder.ashr(args[3], ir.Constant(I64, 1)), LANES // 2):
+            positions += [builder.and_(both, ir.Constant(I64, 0xFFFF)), builder.lshr(both, ir.Constant(I64, 16))]
+        return _gather(builder, values, args[1], positions)
 
     return V8(v, I8, halves, I8), generate
 
 
-def _byte(builder: Any, order: Any, m: int) -> Any:
-    return builder.and_(builder.lshr(order, ir.Constant(I64, 8 * m)), ir.Constant(I64, 0xFF))
+def _bytes(builder: Any, order: Any) -> list[Any]:
+    return [builder.and_(builder.lshr(order, ir.Constant(I64, 8 * m)), ir.Constant(I64, 0xFF)) for m in range(LANES)]
 
 
 @intrinsic
@@ -371,11 +372,7 @@ def vgather_bytes(typingctx: Any, v: Any, v0: Any, order: Any) -> Any:
     """Elements v0 + j of a contiguous float64 array for the eight bytes j of `order`, the lowest first."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = Elements(context, builder, sig.args[0], args[0])
-        v = ir.Constant(_VECTOR, ir.Undefined)
-        for m in range(LANES):
-            v = builder.insert_element(v, values.read_from(args[1], _byte(builder, args[2], m)), ir.Constant(_I32, m))
-        return v
+        return _gather(builder, Elements(context, builder, sig.args[0], args[0]), args[1], _bytes(builder, args[2]))
 
     return V8(v, I8, I8), generate
 
@@ -386,9 +383,8 @@ def vscatter_bytes(typingctx: Any, array: Any, start: Any, order: Any, v: Any) -
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         elements = Elements(context, builder, sig.args[0], args[0])
-        for m in range(LANES):
-            at = builder.add(args[1], _byte(builder, args[2], m))
-            elements.put(at, builder.extract_element(args[3], ir.Constant(_I32, m)))
+        for m, j in enumerate(_bytes(builder, args[2])):
+            elements.put(builder.add(args[1], j), builder.extract_element(args[3], ir.Constant(_I32, m)))
         return context.get_dummy_value()
 
     return types.void(array, I8, I8, V8), generate
@@ -401,8 +397,7 @@ def qask(typingctx: Any, v: Any, v0: Any, indices: Any, p: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         values, positions = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 2))
         first = values.address(args[1])
-        for m in range(4):
-            j = positions.read(builder.add(args[3], ir.Constant(I64, m)))
+        for j in _next(builder, positions, args[3], 4):
             _ask(builder, builder.gep(first, [j]))
         return context.get_dummy_value()
 
@@ -415,7 +410,7 @@ def qdot(typingctx: Any, data: Any, indices: Any, p: Any, v: Any, v0: Any, sums:
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         numbers, positions, values = (Elements(context, builder, sig.args[i], args[i]) for i in (0, 1, 3))
-        gathered = _gather(builder, values, args[4], positions, args[2], _FOUR)
+        gathered = _gather(builder, values, args[4], _next(builder, positions, args[2], 4))
         return call_fma(builder, numbers.load(args[2], _FOUR), gathered, args[5])
 
     return V4(data, indices, I8, v, I8, V4), generate

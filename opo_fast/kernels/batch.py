@@ -38,8 +38,8 @@ __all__ = ["BATCH", "SUMS", "lane_scatter", "lane_weights", "visit_batch_csr", "
 
 BATCH = 32
 """Number of policies in a large batch under a dense dynamics."""
-SUMS = 48
-"""Partial sums of one policy that are computed together under a dense dynamics."""
+SUMS = 8 * 6
+"""Partial sums of one policy that are computed together under a dense dynamics: eight for each of six next states."""
 ROWS_AHEAD = 64
 """Past policies are prefetched so many rows ahead of their use."""
 BLOCK = 512
@@ -69,8 +69,9 @@ def _dots(model, h, own, lanes, lo, hi, d, d0):
     n_rows = model.rows[model.layers[h + 1]] - model.rows[model.layers[h]]
     full = n_rows // 8 * 8
     for j in range(lo, hi, 6):
-        # The last states may be computed more than once.
+        # Places after the last state are filled with it; these copies are not stored.
         o = clamped(model.block[h], n_rows, j, hi - 1, 6)
+        # Once even if no rows fill a vector, which sets the sums to 0.
         for first in range(0, max(full, 1), BLOCK):
             _block_sums(model.data, o, first, min(first + BLOCK, full), own, lanes)
         for m in range(min(6, hi - j)):

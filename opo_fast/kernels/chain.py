@@ -11,7 +11,7 @@ from ._jit import inlined, kernel
 from ._simd import fma, sexp, vadd, vdiv, vexp, vfma, vget, vload, vmax, vmin, vmul, vset, vstore, vsub
 from ._sync import barrier
 from .evaluation import expectation
-from .slices import add_occupancy
+from .transposed_slices import add_occupancy
 
 __all__ = ["backup", "chain_steps", "optimistic_losses", "policy_step"]
 
@@ -173,8 +173,9 @@ def chain_steps(
     step reads `store[k]` and writes `store[k + 1]`; with it, it writes `store[k]`. A step at the last line copies that line to line 0
     and continues there, which drops the earlier policies. Layers are backed up `chunk` states at a time (a multiple of 8, or all);
     `width` is the number of actions if the rows of whole states fill a vector, else 0; `scratch` has two lines per thread for the rows
-    of a chunk. `slices` are the first five arguments of `slices.add_slices`, of which the first is empty if there is no such copy of the
-    model; otherwise `w` has a number for each row of a layer. `bonus` is (half_loss, half_dynamics, weight).
+    of a chunk. `slices` are the first five arguments of `transposed_slices.add_slices`, of which the first is empty if there is no such
+    copy of the model; otherwise `w` has a number for each row of a layer. With a model in slices of rows they must not be empty if any
+    step adds an occupancy. `bonus` is (half_loss, half_dynamics, weight).
     """
     model = Model(kind, data, indptr, indices, block, layers, rows)
     team = Team(me, n, gate)

@@ -12,7 +12,7 @@ from ._groups import AHEAD, NEAR, SOON, four_alike, group_sum, is_policy, leads_
 from ._jit import called, copied, inlined, kernel
 from ._simd import fma, prefetch, qask, qdot, qfirst, qset, qsum, strided, tdot, tfma, tput, tread, tset, vget, vload, vmul, vstore
 from ._sync import barrier
-from .row_slices import SLICED, expectation_sliced
+from .row_slices import ROW_SLICES, expectation_row_slices
 
 __all__ = ["PLAN", "backward_sweep", "expectation", "mean"]
 
@@ -127,22 +127,22 @@ def _expectation_csr(model, h, lo, hi, v, init, begin, q, shift):
 
 
 @copied
-def expectation(model, h, lo, hi, v, init, start, q, shift):
-    """q[r - shift] = init[r - start] + E[v(s') | row r] for rows lo..hi-1 of layer h, which must not be the last.
+def expectation(model, h, lo, hi, v, init, begin, q, shift):
+    """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h, which must not be the last.
 
-    `v` has the values of all states; `init` may be `q` itself. Offsets are faster than slices.
+    `v` has the values of all states; `init` may be `q` itself. Offsets are faster than views of arrays.
     """
     if model.kind == 0:
         full = lo + (hi - lo) // 8 * 8
         for r in range(lo, full, 8):
-            vstore(q, r - shift, vload(init, r - start))
+            vstore(q, r - shift, vload(init, r - begin))
         for r in range(full, hi):
-            q[r - shift] = init[r - start]
+            q[r - shift] = init[r - begin]
         _add_expectation_dense(model, h, lo, hi, v, q, shift)
-    elif model.kind == SLICED:
-        expectation_sliced(model, h, lo, hi, v, init, start, q, shift)
+    elif model.kind == ROW_SLICES:
+        expectation_row_slices(model, h, lo, hi, v, init, begin, q, shift)
     else:
-        _expectation_csr(model, h, lo, hi, v, init, start, q, shift)
+        _expectation_csr(model, h, lo, hi, v, init, begin, q, shift)
 
 
 @inlined

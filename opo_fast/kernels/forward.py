@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Model, Pass, Team
+from ._constants import AVX512
 from ._groups import AHEAD, NEAR, group_each, is_policy, leads_far, share, worth_prefetching
-from ._jit import REGISTERS, copied, inlined, kernel
+from ._jit import copied, inlined, kernel
 from ._simd import fma, prefetch, strided, tfma, tput, tsum, tzeros, vabove, vadd, vload, vmul, vset, vstore
 from ._sync import barrier
 
@@ -21,7 +22,7 @@ TINY = 1e-280
 STATES = 256
 """Number of states of a CSR layer that are processed at a time: their rows stay in the first-level cache."""
 
-STREAMS = 8 if REGISTERS > 8 else 4
+STREAMS = 8 if AVX512 else 4
 """Number of next states whose sums over the rows of a dense layer are computed at a time, in registers."""
 
 

@@ -399,7 +399,7 @@ def occupancy_csr(
 ):  # fmt: skip
     """The occupancy of each policy under a CSR model, in its line of `visits`, of `stride` numbers: the work of thread `me` of `n`.
 
-    Without the transposed copy in slices (see `slices`) its arrays are empty. The bits are the same.
+    Without the transposed copy in slices (see `transposed_slices`) its arrays are empty. The bits are the same.
 
     For each thread and lane, `d` has the size of two layers of states, `w` of a layer of rows, and `private` of a layer of states.
     Returns 1 if a policy is invalid.

@@ -1,62 +1,50 @@
-"""The backward recursion of a CSR model from slices of eight rows (SELL-C-sigma, C = 8): a copy of the model, of kind `SLICED`.
+"""The backward recursion of a CSR model from slices of eight rows (SELL-C-sigma, C = 8): a copy of the model, of kind `ROW_SLICES`.
 
 M. Kreutzer, G. Hager, G. Wellein, H. Fehske, A. R. Bishop: A unified sparse matrix data format for efficient general sparse
 matrix-vector multiplication on modern processors with wide SIMD units. SIAM J. Sci. Comput. 36(5), 2014.
 
-A row is a state-action pair; all are allowed. A lane sums over one row, in the order of `evaluation`'s sums over CSR rows, so the bits are
-theirs: four partial sums, then the transitions that are left over by fours. Shorter rows are padded with probabilities of 0.
+A row is a state-action pair; no pair is masked. A lane sums over one row, in the order of `evaluation`'s sums over CSR rows, so the bits
+are theirs (if values are finite): four partial sums, then the transitions that are left over by fours. Shorter rows are padded with
+probabilities of 0. A *column* is eight entries, one for each row of the slice.
 
-The seven model arguments are those of `opo_fast.kernels` with another meaning:
+The model arguments have these meanings; `layers` and `rows` are those of any model:
 
-- `data`: the probabilities, slice after slice, eight (one for each row) at a time
-- `indices`: their next states, less the least one of the slice, in 16 bits, two to an entry
-- `indptr`: three numbers for each slice: that of its first eight, the least next state, counted from the first of the layer, and its
-  rows; at the end the number of all eights
+- `data`: the probabilities, column after column, slice after slice
+- `indices`: the next states, less the least one of their slice, in 16 bits, two to an entry
+- `indptr`: three numbers for each slice, and at the end the number of all columns. Those of a slice are its first column; its least next
+  state, as a position in the next layer; and the order of its rows
 - `block`: the first slice of each layer
 
-The rows are 0 if eight follow one another at the place of the slice in the layer. Otherwise each byte is a row, counted from `_BEFORE`
-before that place. If the last slice of a layer has fewer than eight rows, it has the last one several times.
+The order is 0 if lane k holds the k-th of eight rows that follow one another. Otherwise byte k is the row in lane k, less the row at which
+the slice would begin if it were in order, plus `_BEFORE`. A last slice of fewer than eight rows repeats its last row.
 
-If the next states of a slice are too far apart for 16 bits, it has `_WIDE` instead of the least one, and 32 bits for each; it takes the
-place of twice as many eights.
+Next states that are too far apart for 16 bits are stored in 32: the least one is then `_WIDE`, and the slice takes the place of twice as
+many columns. So the few rows of a first layer that lead to all states of a large model do not keep it from being copied.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ._groups import AHEAD
+from ._groups import AHEAD, SORTED, sort_by_count
 from ._jit import called, inlined, kernel
 from ._simd import prefetch, vadd, vfma, vgather, vgather_bytes, vgather_half, vload, vscatter_bytes, vset, vstore
 
-__all__ = ["SLICED", "expectation_sliced", "row_slice_fill", "row_slice_shape", "sort_by_count"]
+__all__ = ["ROW_SLICES", "expectation_row_slices", "row_slice_fill", "row_slice_shape"]
 
-SLICED = 2
+ROW_SLICES = 2
 """The kind of a model in slices of rows, beside 0 (dense) and 1 (CSR)."""
 
-_SORTED = 64
-"""Number of rows that are sorted together, at most."""
-_BEFORE = _SORTED
-"""Rows may be so far before the place of their slice."""
+_BEFORE = SORTED
+"""A row lies fewer than this many rows before the one at which its slice would begin."""
 _SPAN = 1 << 16
 """Next states of a slice that is not wide are closer to one another."""
 _WIDE = -1
 
 
 @inlined
-def sort_by_count(count, lo, hi, items, at):
-    """Write lo..hi-1 to items[at:], sorted by their counts, the largest first; a stable sort."""
-    for j in range(lo, hi):
-        i = at + j - lo
-        while i > at and count[items[i - 1]] < count[j]:
-            items[i] = items[i - 1]
-            i -= 1
-        items[i] = j
-
-
-@inlined
-def _eights(count, order, begin, end):
-    """Number of eights of one slice, of the rows order[begin:end]: fours, and what is left over."""
+def _columns(count, order, begin, end):
+    """Number of columns of one slice, of the rows order[begin:end]: fours, and what is left over."""
     fours = 0
     rest = 0
     for i in range(begin, end):
@@ -66,16 +54,16 @@ def _eights(count, order, begin, end):
 
 
 @inlined
-def _all_eights(count, order, begin, end):
+def _all_columns(count, order, begin, end):
     total = 0
     for i in range(begin, end, 8):
-        total += _eights(count, order, i, min(i + 8, end))
+        total += _columns(count, order, i, min(i + 8, end))
     return total
 
 
 @inlined
-def _bytes(order, begin, end, place):
-    """The rows order[begin:end] of a slice at row `place` as they are stored."""
+def _packed(order, begin, end, place):
+    """The order of the slice of rows order[begin:end] as it is stored; in order, it would begin with row `place`."""
     ordered = end == begin + 8
     rows = np.int64(0)
     for lane in range(8):
@@ -87,19 +75,19 @@ def _bytes(order, begin, end, place):
 
 @inlined
 def _arrange(count, lo, hi, order, at):
-    """Write rows lo..hi-1 to order[at:], sorted by their lengths if that saves more than the order takes."""
+    """Write rows lo..hi-1 to order[at:], sorted by their lengths if that saves more than one column for each slice."""
     for r in range(lo, hi):
         order[at + r - lo] = r
-    plain = _all_eights(count, order, at, at + hi - lo)
+    plain = _all_columns(count, order, at, at + hi - lo)
     sort_by_count(count, lo, hi, order, at)
-    if _all_eights(count, order, at, at + hi - lo) + (hi - lo + 7) // 8 > plain:
+    if _all_columns(count, order, at, at + hi - lo) + (hi - lo + 7) // 8 > plain:
         for r in range(lo, hi):
             order[at + r - lo] = r
 
 
 @kernel
 def row_slice_shape(indptr, indices, blocks, window, count, order, slices):
-    """Fill `order`, the rows of all slices, and `slices` (see `indptr` above); returns the number of eights.
+    """Fill `order`, the rows of all slices, and `slices`, the `indptr` of the copy; returns the number of columns.
 
     Each line of `blocks` is one block: its first position in the model's `indptr`, its number of rows, and its first slice. Sweeps may
     begin and end at each multiple of `window` rows. `count` is a work array with a number for each row of a layer.
@@ -111,8 +99,8 @@ def row_slice_shape(indptr, indices, blocks, window, count, order, slices):
             count[r] = indptr[first + r + 1] - indptr[first + r]
         for begin in range(0, n_rows, window):
             end = min(begin + window, n_rows)
-            for lo in range(begin, end, _SORTED):
-                _arrange(count, lo, min(lo + _SORTED, end), order, 8 * slice0 + lo)
+            for lo in range(begin, end, SORTED):
+                _arrange(count, lo, min(lo + SORTED, end), order, 8 * slice0 + lo)
         for r in range(0, n_rows, 8):
             i = slice0 + r // 8
             begin = 8 * i
@@ -126,8 +114,8 @@ def row_slice_shape(indptr, indices, blocks, window, count, order, slices):
             wide = most - least >= _SPAN
             slices[3 * i] = total
             slices[3 * i + 1] = _WIDE if wide else least
-            slices[3 * i + 2] = _bytes(order, begin, end, r)
-            total += _eights(count, order, begin, end) * (2 if wide else 1)
+            slices[3 * i + 2] = _packed(order, begin, end, r)
+            total += _columns(count, order, begin, end) * (2 if wide else 1)
     slices[slices.size - 1] = total
     return total
 
@@ -142,14 +130,14 @@ def row_slice_fill(data, indptr, indices, blocks, order, slices, halves, weights
             least = slices[3 * i + 1]
             wide = least == _WIDE
             fours = (slices[3 * i + 3] - slices[3 * i]) // (8 if wide else 4) * 4
+            start = 8 * slices[3 * i]
             for lane in range(8):
                 row = first + order[8 * i + min(lane, n_rows - r - 1)]
-                start = 8 * slices[3 * i]
                 begin = indptr[row]
                 length = indptr[row + 1] - begin
                 for k in range(length):
-                    step = k if k < length // 4 * 4 else fours + k % 4
-                    at = 8 * step + lane
+                    column = k if k < length // 4 * 4 else fours + k % 4
+                    at = 8 * column + lane
                     weights[start + at] = data[begin + k]
                     j = np.int64(indices[begin + k])
                     if wide:
@@ -203,7 +191,7 @@ def _slice_sums(model, i, v, v0, x):
 
 
 @called
-def expectation_sliced(model, h, lo, hi, v, init, begin, q, shift):
+def expectation_row_slices(model, h, lo, hi, v, init, begin, q, shift):
     """q[r - shift] = init[r - begin] + E[v(s') | row r] for rows lo..hi-1 of layer h."""
     v0 = model.layers[h + 1]
     i = 3 * (model.block[h] + (lo - model.rows[model.layers[h]]) // 8)

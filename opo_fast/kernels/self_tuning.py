@@ -13,7 +13,7 @@ from ._sync import barrier
 from .chain import optimistic_losses
 from .hedge import hedge_step
 from .plausible import expected, least_q
-from .slices import add_occupancy
+from .transposed_slices import add_occupancy
 
 __all__ = ["self_tuning_steps"]
 

@@ -205,7 +205,7 @@ def _visit_policies(t: Transitions, policies: Array, tolerance: float, lines: Ar
     if t.kind == CSR:
         lanes = many_csr.LANES
         threads = _threads(-(-count // lanes), work)
-        slices = t.sliced.arrays(t, count)
+        slices = t.transposed_slices.arrays(t, count)
         d, w = aligned(threads * 2 * lanes * most), aligned(threads * lanes * t.most_rows)
         # Sums are computed apart only where there are several parts, and no copy in slices.
         private = aligned(threads * lanes * most if t.parts > 1 and slices[0].size == 0 else 0)

@@ -15,7 +15,7 @@ from ..kernels import weights as weight_kernels
 from ..kernels.evaluation import backward_sweep
 from ..kernels.forward import visit_sweep
 from ..kernels.rollout import rollout as rollout_kernel
-from ..kernels.slices import add_slices, visit_slices
+from ..kernels.transposed_slices import add_slices, visit_slices
 from . import batches, reference
 from .arguments import (
     EXACT,
@@ -43,7 +43,7 @@ from .distinct import NO_PLAN
 from .layered import LayeredMDP
 from .reference import Evaluation, Solution
 from .scratch import Scratch, borrowed, chunk_of
-from .transitions import CSR, Transitions
+from .transitions import CSR, DENSE, Transitions
 from .updatable import UpdatableMDP
 
 __all__ = [
@@ -264,36 +264,35 @@ def _backward(
     # (The pairs of all layers are not asked for where Q is not kept.)
     rows = work if q is None else q.reshape(-1) if t.pairs is None else q.reshape(-1)[: t.n_rows]
     after = (plan, chunk_of(t, kept=q is not None), t.width, int(q is not None), greedy, mdp.own_row_losses, policy, tolerance, rows, v)
-    arguments = t.row_slices.note(t).own_arguments if t.kind == CSR else None
-    fault = run_together(backward_sweep, arguments or t.own_arguments, after, t.threads, t.n_transitions)
+    arguments = t.row_slices.own_arguments if t.kind == CSR and t.row_slices.note(t) else t.own_arguments
+    fault = run_together(backward_sweep, arguments, after, t.threads, t.n_transitions)
     if q is not None and t.pairs is not None:
         weight_kernels.expand_rows(t.pairs, q.reshape(-1))
     return fault
 
 
 def _occupancy(t: Transitions, policy: Array, visits: Array, scratch: Scratch, tolerance: float) -> bool:
-    """Fill `visits` with the occupancy of a policy, one number per row; uses the sliced copy of CSR transitions if there is one."""
-    arguments = t.sliced.note(t) if t.kind == CSR else None
-    if arguments is None:
+    """Fill `visits` with the occupancy of a policy, one number per row; uses the transposed copy of CSR transitions if there is one."""
+    if t.kind == DENSE or not t.transposed_slices.note(t):
         visits[...] = 0.0
-        return _scatter(t, policy.reshape(1, -1), 0, visits, scratch, tolerance)
+        return _add_occupancy(t, policy.reshape(1, -1), 0, visits, scratch, tolerance)
     after = (t.parts, t.width, policy, tolerance, scratch.d, visits, scratch.private)
-    return run_together(visit_slices, arguments, after, min(t.threads, t.parts), t.n_transitions)
+    return run_together(visit_slices, t.transposed_slices.arguments, after, min(t.threads, t.parts), t.n_transitions)
 
 
-def _scatter(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float) -> bool:
+def _add_occupancy(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch, tolerance: float) -> bool:
+    """Add the occupancy of `policies[at]` to `visits` without a copy of the transitions; whether the policy seems to be invalid."""
     after = (t.parts, t.width, policies, at, tolerance, scratch.d, scratch.w, visits, scratch.private)
     return run_together(visit_sweep, t.arguments, after, t.threads, t.n_transitions)
 
 
 def visit_once(t: Transitions, policies: Array, at: int, visits: Array, scratch: Scratch) -> None:
     """Add the occupancy of `policies[at]`, one number per row, to `visits`."""
-    arguments = t.sliced.note(t) if t.kind == CSR else None
-    if arguments is None:
-        _scatter(t, policies, at, visits, scratch, UNCHECKED)
+    if t.kind == DENSE or not t.transposed_slices.note(t):
+        _add_occupancy(t, policies, at, visits, scratch, UNCHECKED)
         return
     after = (t.parts, t.width, policies, at, scratch.d, scratch.layer, visits, scratch.private)
-    run_together(add_slices, arguments, after, min(t.threads, t.parts), t.n_transitions)
+    run_together(add_slices, t.transposed_slices.arguments, after, min(t.threads, t.parts), t.n_transitions)
 
 
 def bonus(visits: npt.ArrayLike, beta: float, *, out: Array | None = None, backend: Backend = "numba") -> Array:

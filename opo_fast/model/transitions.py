@@ -18,7 +18,7 @@ from .blocks import CSR, DENSE, csr_array, dense_array, fault_of_row, is_small, 
 from .distinct import Distinct, short_layers
 from .layout import Layout, address, aligned, as_mask
 from .rows import Rows
-from .slices import RowSlices, SlicedCopy
+from .slices import RowSlices, TransposedSlices
 from .sparse import as_block, as_csr, plain_csr
 
 __all__ = ["CSR", "DENSE", "Transitions"]
@@ -64,7 +64,7 @@ class Transitions(Rows):
 
     changing = False
     """Whether they belong to an `UpdatableMDP`, which can change them."""
-    _transient = ("scratch", "places", "sliced", "row_slices", "own_arguments")
+    _transient = ("scratch", "places", "transposed_slices", "row_slices", "own_arguments")
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class Transitions(Rows):
         data = aligned(self.data.size)
         data[:] = self.data
         other = Transitions.__new__(Transitions)
-        derived = ("arguments", "own_arguments", "places", "sliced", "row_slices")
+        derived = ("arguments", *self._transient)
         fields = {name: value for name, value in vars(self).items() if name not in derived}
         vars(other).update(fields, dtype=FLOAT64, data=frozen(data))
         return other
@@ -353,9 +353,9 @@ class Transitions(Rows):
         return []
 
     @cached_property
-    def sliced(self) -> SlicedCopy:
+    def transposed_slices(self) -> TransposedSlices:
         """The transposed copy of CSR transitions, from which repeated forward passes gather."""
-        return SlicedCopy()
+        return TransposedSlices()
 
     @cached_property
     def row_slices(self) -> RowSlices:

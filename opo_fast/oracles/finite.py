@@ -58,8 +58,8 @@ class _FiniteOracle:
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the answers that are cached."""
-        return sum(cache.nbytes for cache in vars(self).values() if isinstance(cache, LRU))
+        """Bytes of what is kept only to save time."""
+        return self._answers.nbytes
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
@@ -195,6 +195,11 @@ class FiniteLossOracle(_FiniteOracle):
     def __init__(self, function_class: Any, layout: Layout) -> None:
         super().__init__(function_class, layout)
         self._lowest: LRU[Array] = LRU(LOWER_BYTES)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of what is kept only to save time."""
+        return super().cached_bytes + self._lowest.nbytes
 
     def _costs(self) -> Array:
         return self.scores

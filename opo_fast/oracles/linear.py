@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,9 @@ class LinearLossOracle(PlausibleOracle):
         self._features = FeatureMap(function_class.features, (*layout.shape, self.dimension))
         self._factor = empty_factor(self.dimension, function_class.ridge)
         self._fits = [np.zeros(self.dimension)]
+
+    def _caches(self) -> Sequence[Any]:
+        return (self._features,)
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of a fit, shape (n_states, A)."""
@@ -243,6 +246,9 @@ class DisjointLinearLossOracle(PlausibleOracle):
         self._factors = np.tile(empty_factor(self.dimension, function_class.ridge), self._n_pairs)
         self._fits = Versions(np.zeros((self._n_pairs, self.dimension)))
         self._touched: list[Array] = []
+
+    def _caches(self) -> Sequence[Any]:
+        return (self._features,)
 
     def losses(self, fit: Hashable, context: Any) -> Array:
         """Losses of a fit, shape (n_states, A)."""

@@ -37,6 +37,8 @@ class LossOracle(Protocol):
         A dict of arrays and JSON values, and its inverse, which makes a new oracle continue with the same bits. Fits must
         then be JSON values too (integers, strings, tuples of them), and stay valid. Without these methods the agent cannot
         be saved, and a log with an error in the middle may be half-added.
+    ``cached_bytes``
+        An attribute: the bytes of what the oracle keeps only to save time, which count for its agent's `memory`.
     ``settings()``
         A dict of numbers, strings, booleans or arrays: a saved state fits oracles with equal settings. Without this method
         they are the oracle's attributes of these kinds at the time when its agent is made.

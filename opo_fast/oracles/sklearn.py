@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,6 +194,9 @@ class _SklearnOracle(ParametricOracle):
         self._sizes = [0]
         self._models: LRU[Any] = LRU(_KEPT)
         self._predictions: LRU[Array] = LRU(CACHE_BYTES)
+
+    def _caches(self) -> Sequence[Any]:
+        return self._features, self._predictions
 
     def _targets(self, batch: Batch) -> Array:
         raise NotImplementedError

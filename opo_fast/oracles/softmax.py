@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,6 +167,9 @@ class SoftmaxDynamicsOracle(QuadraticSets):
         self._known_rows: dict[tuple[Hashable, int], int] = {}
         self._fits = [np.zeros(self.dimension)]
         self._best: Array | None = self._fits[0]
+
+    def _caches(self) -> Sequence[Any]:
+        return (self._features,)
 
     def _flat(self, context: Any) -> Any:
         answer = self.function_class.features(context)

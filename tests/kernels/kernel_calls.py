@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from strategies import random_model, random_policy
 
 import opo_fast as of
-from opo_fast.kernels import _groups, batch, chain, evaluation, forward, self_tuning, slices
+from opo_fast.kernels import _groups, batch, chain, evaluation, forward, self_tuning, transposed_slices
 from opo_fast.kernels._sync import GATE
 from opo_fast.model.layout import aligned
-from opo_fast.model.slices import SlicedCopy
+from opo_fast.model.slices import TransposedSlices
 
 INTERPRETED = bool(numba.config.DISABLE_JIT)
 
@@ -69,7 +69,7 @@ def wide_model(monkeypatch, successors=13):
     n_states = _groups.MANY
     if INTERPRETED:
         n_states = 64
-        for module in (_groups, slices):
+        for module in (_groups, transposed_slices):
             monkeypatch.setattr(module, "MANY", 1)
             monkeypatch.setattr(module, "SCATTERED", 1)
     rng = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def together(monkeypatch, kernel, before, after, n):
     if n > 1 and INTERPRETED:
         # Without compilation there are no atomic operations, so Python's barrier is used.
         barrier = threading.Barrier(n)
-        for module in (batch, chain, evaluation, forward, self_tuning, slices):
+        for module in (batch, chain, evaluation, forward, self_tuning, transposed_slices):
             monkeypatch.setattr(module, "barrier", lambda gate, me, n: barrier.wait(60) if n > 1 else None)
     gate = np.zeros(GATE, np.int64)
     with ThreadPoolExecutor(n) as pool:
@@ -107,7 +107,7 @@ def forward_scratch(mdp, n, parts):
 
 def chain_work(mdp, n, parts, sliced):
     """`slices`, `d`, `w` and `private` of a chain, with a transposed copy of a CSR model or without."""
-    t, copy = mdp.transitions, SlicedCopy()
+    t, copy = mdp.transitions, TransposedSlices()
     d, w, private = forward_scratch(mdp, n, parts)
     if not (sliced and t.kind):
         return copy.arrays(t, 0), d, w, private

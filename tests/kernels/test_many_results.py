@@ -10,7 +10,7 @@ from twins import Rows
 
 from opo_fast.kernels import many, many_csr, models
 from opo_fast.model.layout import aligned
-from opo_fast.model.slices import SlicedCopy
+from opo_fast.model.slices import TransposedSlices
 
 teams = pytest.mark.parametrize("n", [1, 2, 3])
 dense_cases = pytest.mark.parametrize("case", [case for case in MODELS if "csr" not in case[0]], ids=name_of)
@@ -55,9 +55,9 @@ def visit(monkeypatch, mdp, store, n, parts, tolerance=1e-8, sliced=False):
     visits = np.zeros((len(store), t.n_rows))
     if t.kind:
         d, w, private = aligned(n * 16 * most), aligned(n * 8 * t.most_rows), aligned(n * 8 * most)
-        slices = SlicedCopy().arrays(t, 0)
+        slices = TransposedSlices().arrays(t, 0)
         if sliced:
-            copy = SlicedCopy()
+            copy = TransposedSlices()
             copy.make(t, parts)
             slices = copy.arguments[:5]
         after = (*slices, parts, t.width, t.n_rows, store, tolerance, d, w, private, visits.reshape(-1))

@@ -8,16 +8,17 @@ import twins
 from kernel_calls import MODELS, close, forward_scratch, model, name_of, policies, together, wide_model
 from twins import Rows
 
+from opo_fast.kernels._groups import SORTED
 from opo_fast.kernels.forward import STATES, visit_sweep
-from opo_fast.kernels.slices import WINDOW, visit_slices
+from opo_fast.kernels.transposed_slices import visit_slices
 from opo_fast.model.layout import aligned
-from opo_fast.model.slices import SlicedCopy
+from opo_fast.model.slices import TransposedSlices
 
 SPARSE = [case for case in MODELS if "csr" in case[0]]
 
 
 def copy_of(mdp, parts):
-    copy = SlicedCopy()
+    copy = TransposedSlices()
     copy.make(mdp.transitions, parts)
     return copy
 
@@ -51,7 +52,7 @@ def test_occupancy_has_the_bits_of_the_scatter(case, n, monkeypatch):
         close(visits, twins.occupancy(Rows(mdp), policy))
 
 
-@pytest.mark.parametrize("sizes", [[1, STATES + 40, 9], [1, 9, 2 * WINDOW + 5, 3]])
+@pytest.mark.parametrize("sizes", [[1, STATES + 40, 9], [1, 9, 2 * SORTED + 5, 3]])
 def test_layers_of_more_states_than_are_worked_on_or_sorted_at_a_time(sizes, monkeypatch):
     mdp = model(("csr", 3, False, np.float64), sizes=sizes, density=0.1)
     policy = policies(mdp, 1)[0]
@@ -82,8 +83,8 @@ def test_a_row_that_is_no_distribution_is_reported(monkeypatch):
 
 def test_slices_hold_the_transposed_block():
     """Lane by lane, a slice's entries are the columns of a part of the block; within a window the fullest states come first."""
-    mdp = model(("csr", 3, False, np.float64), sizes=[1, 40, WINDOW + 21, 2], density=0.2)
-    parts, n_rows, n_next = 2, 60, WINDOW + 21
+    mdp = model(("csr", 3, False, np.float64), sizes=[1, 40, SORTED + 21, 2], density=0.2)
+    parts, n_rows, n_next = 2, 60, SORTED + 21
     starts, states, positions, weights, first, *_ = copy_of(mdp, parts).arguments
     block = mdp.transitions.arrays()[1].toarray()
     slices = -(-n_next // 8)
@@ -93,8 +94,8 @@ def test_slices_hold_the_transposed_block():
         order = states[8 * begin : 8 * begin + n_next]
         assert sorted(order) == list(range(n_next))
         counts = (rows != 0).sum(axis=0)[order]
-        assert (np.diff(counts[:WINDOW]) <= 0).all()
-        assert (np.diff(counts[WINDOW:]) <= 0).all()
+        assert (np.diff(counts[:SORTED]) <= 0).all()
+        assert (np.diff(counts[SORTED:]) <= 0).all()
         for lane, state in enumerate(order):
             entries = slice(int(starts[begin + lane // 8]) + lane % 8, int(starts[begin + lane // 8 + 1]), 8)
             column = np.zeros(n_rows)

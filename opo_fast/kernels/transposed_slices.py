@@ -5,7 +5,7 @@ matrix-vector multiplication on modern processors with wide SIMD units. SIAM J. 
 
 Each part of a layer (see `forward.visit_sweep`) has a separate copy, so that the sums and their bits are those of the scatter: a lane sums
 over the rows (allowed state-action pairs) of the part that lead to its state, in their order. Lanes with fewer rows are padded with
-probabilities of 0. In each window of `WINDOW` states, states are sorted by their numbers of rows.
+probabilities of 0. In each window of `SORTED` states, states are sorted by their numbers of rows.
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from ._arguments import Pass, Slices, Team
-from ._groups import AHEAD, MANY, NEAR, SCATTERED, is_policy
+from ._groups import AHEAD, MANY, NEAR, SCATTERED, SORTED, is_policy, sort_by_count
 from ._jit import called, inlined, kernel
 from ._simd import prefetch, qask, vfma, vgather, vget, vload, vset
 from ._sync import barrier
 from .forward import STATES, merge, visit_sweep, weigh
-from .row_slices import sort_by_count
 
-__all__ = ["WINDOW", "add_occupancy", "add_slices", "slice_fill", "slice_shape", "visit_slices"]
-
-WINDOW = 64
-"""Number of states that are sorted together."""
+__all__ = ["add_occupancy", "add_slices", "slice_fill", "slice_shape", "visit_slices"]
 
 
 @kernel
@@ -40,8 +36,8 @@ def slice_shape(indptr, indices, blocks, count, starts, states):
             count[j] = 0
         for p in range(indptr[first], indptr[last]):
             count[indices[p]] += 1
-        for lo in range(0, n_next, WINDOW):
-            sort_by_count(count, lo, min(lo + WINDOW, n_next), states, 8 * slice0 + lo)
+        for lo in range(0, n_next, SORTED):
+            sort_by_count(count, lo, min(lo + SORTED, n_next), states, 8 * slice0 + lo)
         for j in range(0, n_next, 8):
             starts[slice0 + j // 8] = end
             end += 8 * count[states[8 * slice0 + j]]
