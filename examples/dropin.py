@@ -1,9 +1,11 @@
-"""OPO-CMDP at one context, written by hand in NumPy; after changing one import it runs on compiled kernels.
+"""Optimistic policy optimization at one context, written by hand in NumPy; after changing one import it runs on compiled kernels.
 
     python examples/dropin.py [SECONDS]     # times both at four sizes, about SECONDS each (default 2)
 
-The loop below is Algorithm 1 of the paper (lines 8 to 14) over a growing history of fits; it keeps a sum of occupancies for each
-dynamics. Its four operations come from `ops`: the NumPy functions in this file, or `import opo_fast as ops`.
+The loop below is a simple relative of Algorithm 1 of the paper, over a growing history of fits: it keeps a sum of occupancies for each
+dynamics, that of the current policy included, and subtracts one bonus from Q after the evaluation. (Algorithm 1 subtracts two inside it and
+raises Q to 0; `opo_fast.PolicyChain` does that.) Its four operations come from `ops`: the NumPy functions in this file, or `import opo_fast
+as ops`.
 """
 
 import itertools

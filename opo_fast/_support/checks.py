@@ -240,7 +240,7 @@ def checked_unit(array: Array, where: str | Place) -> Array:
         state, action = divmod(int(place[0]), copy.shape[1])
         raise OpoError(
             f"{where}: state {state}, action {action}: the loss is {float(copy[state, action])!r}; a number in [0, 1] is "
-            "needed (opo_fast.rewards_to_losses rescales rewards; an action that is not available goes to the mask)"
+            "needed (opo_fast.rewards_to_losses rescales rewards; an action that is not available goes to the mask, and its loss may be 0)"
         )
     return copy
 

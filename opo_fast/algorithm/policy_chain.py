@@ -30,7 +30,11 @@ MEMORY = 1 << 31
 
 
 class PolicyChain:
-    """Algorithm 1's inner loop at one context, model by model.
+    """Algorithm 1's inner loop at one context, model by model (its formulas are in docs/algorithms.md).
+
+    Each step evaluates the policy under its model with the losses f - b, Q being raised to 0, where b = min{1, (beta_loss / 2) / (1 + N)}
+    + 2 H min{1, (beta_dynamics / 2) / (1 + N)} and N are the expected visits of the policies of all earlier steps under the model's
+    dynamics; then the policy is multiplied by exp(-eta Q) and normalised.
 
     A step under dynamics that came before costs a few sweeps, however many steps there were. A step under new dynamics also computes the
     occupancies of all earlier policies under them; if `memory` does not hold these policies, the chain is computed again from its start.
@@ -44,6 +48,12 @@ class PolicyChain:
         The mask of the models.
     memory : int
         Byte budget, at most half of which holds past policies. It never changes a result.
+
+    Notes
+    -----
+    A chain can be copied and pickled, and a copy continues with the same bits. Pickle it together with the models that you will append,
+    as in ``pickle.dumps((chain, mdp))``: a model that was saved apart from the chain has other transitions objects, so its dynamics would
+    count as new ones.
 
     Examples
     --------
@@ -81,14 +91,17 @@ class PolicyChain:
         """Add the model f^k, P^k of the next step, of the chain's layout and mask.
 
         Dynamics count as unchanged if they are the same transitions object (see `LayeredMDP.with_losses`), losses if they are the
-        same array object. The chain keeps references to the models.
+        `losses` of the same model. The chain keeps references to the models.
         """
         if type(model) is not LayeredMDP or model.layout is not self.layout or model.transitions.action_mask is not self.action_mask:
-            _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask)
+            _check_model(model, f"model of step {len(self) + 1}", self.layout, self.action_mask, "the chain")
         self._history.append(self._models.add(model))
 
     def __len__(self) -> int:
         return len(self._history)
+
+    def __repr__(self) -> str:
+        return f"<PolicyChain of {self.layout!r} after {len(self)} models>"
 
     def policy(self, *, out: Array | None = None) -> Array:
         """The policy after all models so far, shape (n_states, A); before the first model, the uniform policy.
@@ -137,7 +150,7 @@ def policy_chain(
     ----------
     history : sequence of LayeredMDP
         The models f^k, P^k evaluated at the context, all with the same layout and mask. Dynamics count as equal if they are the same
-        transitions object (see `LayeredMDP.with_losses`), losses if they are the same array object.
+        transitions object (see `LayeredMDP.with_losses`), losses if they are the `losses` of the same model.
     eta, beta_loss, beta_dynamics : float
         Learning rate and exploration parameters, at least 0.
 
@@ -154,23 +167,23 @@ def policy_chain(
     layout, mask = models[0].layout, models[0].action_mask
     if backend == "numpy":
         for k, model in enumerate(models):
-            _check_model(model, f"history[{k}]", layout, mask)
+            _check_model(model, f"history[{k}]", layout, mask, "history[0]")
         rule = opo_rule(layout, eta, beta_loss, beta_dynamics)
         return algorithm1.policy_chain(models, eta=rule.eta, beta_loss=rule.beta_loss, beta_dynamics=float(rule.beta_dynamics[0]))
     chain = PolicyChain(layout, eta=eta, beta_loss=beta_loss, beta_dynamics=beta_dynamics, action_mask=mask)
     for k, model in enumerate(models):
-        _check_model(model, f"history[{k}]", layout, mask)
+        _check_model(model, f"history[{k}]", layout, mask, "history[0]")
         chain.append(model)
     return chain.policy()
 
 
-def _check_model(model: Any, name: str, layout: Layout, mask: Array | None) -> None:
+def _check_model(model: Any, name: str, layout: Layout, mask: Array | None, other: str) -> None:
     instance(model, name, LayeredMDP)
     if model.layout != layout:
-        raise OpoError(f"{name} has another layout than the models before it: {model.layout!r} instead of {layout!r}")
+        raise OpoError(f"{name} has another layout than {other}: {model.layout!r} instead of {layout!r}")
     mine = model.action_mask
     if mine is not mask and (mine is None or mask is None or not np.array_equal(mine, mask)):
-        raise OpoError(f"{name} has another action mask than the models before it")
+        raise OpoError(f"{name} has another action mask than {other}")
 
 
 class _Given:

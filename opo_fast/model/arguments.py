@@ -191,7 +191,7 @@ def empty(shape: tuple[int, ...]) -> Array:
 _FAULTS = {
     1: "the probability is {value!r}; a finite number is needed",
     2: "the probability is {value!r}; at least 0 is needed",
-    3: "the action is masked and has probability {value!r}; 0 is needed (build the agent with action_mask=env.action_mask)",
+    3: "the action is masked and has probability {value!r}; 0 is needed (an agent takes the mask as action_mask=env.action_mask)",
 }
 _ALL = np.empty((0, 0), dtype=np.bool_)
 

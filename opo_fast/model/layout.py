@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -57,9 +57,9 @@ def aligned_parts(sizes: Sequence[int]) -> list[Array]:
 
 
 class Immutable:
-    """Base class of objects that do not change after they are built.
+    """Base class of objects that do not change after they are built, so that a copy is the object itself.
 
-    Copying and pickling make arrays writable again, so their copies are made read-only once more.
+    Pickling makes arrays writable again, so those that are read back are made read-only once more.
     """
 
     _sealed = False
@@ -73,7 +73,13 @@ class Immutable:
         super().__setattr__(name, value)
 
     _transient: tuple[str, ...] = ()
-    """Attributes that are not copied or pickled, but computed again."""
+    """Attributes that are not pickled, but computed again."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self._transient}

@@ -177,3 +177,27 @@ def test_a_shallow_copy_has_its_own_history():
     other = copy.copy(chain)
     other.append(models[1])
     assert (len(chain), len(other)) == (1, 2)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copied_chain_knows_the_dynamics_of_models_that_are_copied_with_it(copied):
+    """Otherwise its next step computes the occupancies of all earlier policies again."""
+    rng = np.random.default_rng(8)
+    mdp = random_model(rng, (1, 3, 4), 2)
+    chain = of.PolicyChain(mdp.layout, **SETTINGS)
+    for _ in range(3):
+        chain.append(mdp.with_losses(rng.random(mdp.layout.shape)))
+    chain.policy()
+    other, model = copied((chain, mdp)) if copied is not copy.copy else (copy.copy(chain), copy.copy(mdp))
+    losses = rng.random(mdp.layout.shape)
+    for one, its in ((chain, mdp), (other, model)):
+        one.append(its.with_losses(losses))
+        assert len(one._models._transitions) == 1
+    assert other.policy().tobytes() == chain.policy().tobytes()
+
+
+def test_a_copied_model_is_the_model():
+    mdp = random_model(np.random.default_rng(9), (1, 3, 4), 2, "csr")
+    assert copy.copy(mdp) is mdp
+    assert copy.deepcopy([mdp, mdp.layout]) == [mdp, mdp.layout]
+    assert copy.deepcopy(mdp.transitions) is mdp.transitions

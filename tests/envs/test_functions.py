@@ -126,9 +126,7 @@ def test_an_agent_without_the_mask_is_refused_with_a_hint():
         2, 0, ["a", "b"], lambda *given: 0, lambda *given: 0.0, allowed=lambda stage, state: ["a"] if stage else ["a", "b"]
     )
     agent = of.OPO(env.layout, env.loss_class, env.dynamics_class)
-    words = (
-        r"state 1 \(layer 1\), action 1: the action is masked and has probability 0\.5; .*build the agent with action_mask=env.action_mask"
-    )
+    words = r"state 1 \(layer 1\), action 1: the action is masked and has probability 0\.5; .*takes the mask as action_mask=env.action_mask"
     with pytest.raises(of.OpoError, match=words):
         of.simulate(env, agent, 3)
     of.simulate(env, of.OPO(env.layout, env.loss_class, env.dynamics_class, action_mask=env.action_mask), 3)
