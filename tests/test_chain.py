@@ -522,3 +522,28 @@ def test_what_oracles_cache_counts_for_the_memory():
     assert all(chains + cached <= memory + largest for chains, cached in both if cached <= memory / 2)
     assert all(chains <= memory / 2 + largest for chains, cached in both if cached > memory / 2)
     assert max(chains + cached for chains, cached in both) > 0.9 * memory
+
+
+@pytest.mark.parametrize("given", [None, -1, 2.5, lambda: 12])
+def test_a_wrong_size_of_an_oracles_caches_is_refused_whatever_the_memory(given):
+    layout = of.Layout([1, 2], 2)
+
+    class Odd:
+        cached_bytes = given
+
+        def observe(self, trajectory):
+            pass
+
+        def fit(self):
+            return 0
+
+        def losses(self, fit, context):
+            return np.zeros(layout.shape)
+
+    dynamics = of.FiniteDynamicsClass([lambda c: [np.full((1, 2, 2), 0.5)]])
+    for memory in (0, 1 << 29):
+        with pytest.raises(of.OpoError, match=r"loss_oracle\.cached_bytes"):
+            of.OPO(layout, Odd(), dynamics, memory=memory, eta=0.1, beta_loss=0.1, beta_dynamics=0.1)
+    path = of.rollout(of.LayeredMDP(layout, np.zeros((3, 2)), [np.full((1, 2, 2), 0.5)]), np.full((3, 2), 0.5), np.random.default_rng(0))
+    with pytest.raises(of.OpoError, match="cached_bytes"):
+        of.oracles.check_oracle(Odd, layout, [path] * 4)

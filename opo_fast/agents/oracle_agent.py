@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import frozen
+from .._support.checks import as_integer, frozen
 from .._support.lru import LRU
 from .._support.numbers import log_loss
 from ..errors import OpoError, Place
@@ -70,6 +70,7 @@ class OracleAgent(BaseAgent):
         given = {name: foreign_settings(oracle) for name, oracle in self._oracles()}
         self._foreign = {name: settings for name, settings in given.items() if settings is not None}
         self._mark = object()
+        _ = self.cached_bytes  # so that a wrong one is refused at once, whatever the memory
         self.fits: tuple[Hashable, Hashable] = (None, None)
         self._refit()
         self.first_fits: tuple[Hashable, Hashable] = self.fits
@@ -180,7 +181,7 @@ class OracleAgent(BaseAgent):
     @property
     def cached_bytes(self) -> int:
         """Bytes that the oracles hold only to save time."""
-        return sum(getattr(oracle, "cached_bytes", 0) for oracle in (self.loss_oracle, self.dynamics_oracle))
+        return sum(as_integer(getattr(oracle, "cached_bytes", 0), f"{name}.cached_bytes", least=0) for name, oracle in self._oracles())
 
     def candidates_at(self, context: Any) -> tuple[Array, Array] | None:
         """All loss candidates (n, n_states, A) and all dynamics candidates (m, transitions) at a context, each dynamics flat; None

@@ -8,12 +8,12 @@ of a pack), so neither the other contexts nor the threads change a bit of a resu
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from .._support.cached import cached_property
 from .._support.threads import get_threads, run_together
 from ..kernels import chain as kernels
 from ..kernels import packed as packed_kernels

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .._support.cached import cached_property
 from .._support.checks import as_distribution, as_integer, as_items, as_number, as_real, having, instance, labels_of, shown
 from .._support.lru import LRU
 from ..errors import OpoError

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .._support.cached import cached_property
 from .._support.checks import MANY, as_integer, frozen
 from ..errors import OpoError
 from ..kernels.evaluation import PLAN

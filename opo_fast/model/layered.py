@@ -6,13 +6,13 @@ Everything is validated once, when a model is built. Models are immutable, so ke
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from .._support.cached import cached_property
 from .._support.checks import MANY, as_array, as_distribution, as_integer, as_losses_2d, as_real, frozen, instance, tolerance_of
 from .._support.files import reading
 from .._support.state import read_state, write_state

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from .._support.cached import cached_property
 from .._support.checks import as_array, as_integer, as_real, checked_unit, frozen
 from .._support.memory import check_room
 from ..errors import OpoError, Place

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from .._support.cached import cached_property
 from .._support.checks import as_bool, as_integer, as_items, labels_of, shown
 from ..errors import OpoError
 from .contextual import context_key

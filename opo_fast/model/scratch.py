@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .._support.cached import cached_property
 from ..kernels.forward import STATES
 from .layout import aligned
 from .transitions import Transitions

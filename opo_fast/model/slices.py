@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._support.checks import frozen
+from .._support.memory import memory
 from ..kernels._constants import AVX512
 from ..kernels.row_slices import ROW_SLICES, row_slice_fill, row_slice_shape
 from ..kernels.transposed_slices import slice_fill, slice_shape
@@ -24,7 +25,7 @@ __all__ = ["MOST_BYTES", "ROWS_WORTH", "TRANSPOSED_WORTH", "RowSlices", "Transpo
 Array = npt.NDArray[Any]
 
 MOST_BYTES = 1 << 29
-"""Larger transitions are not copied."""
+"""Larger transitions are not copied, nor those that take more than an eighth of the memory."""
 TRANSPOSED_WORTH = 8
 """The transposed copy is made once passes have read each transition this many times, which costs about as much as the copy."""
 ROWS_WORTH = 20
@@ -67,7 +68,7 @@ class _Slices:
         """Count `count` passes through `t`, after which there may be a copy; returns whether there is one."""
         if self.arguments is not None:
             return True
-        if self.declined or t.kind != CSR or t.changing or t.nbytes > MOST_BYTES or not self._gains(t):
+        if self.declined or t.kind != CSR or t.changing or t.nbytes > min(MOST_BYTES, memory() // 8) or not self._gains(t):
             return False
         if (self.passes + count - 1) * t.n_transitions >= self._worth() * t.data.size:
             try:

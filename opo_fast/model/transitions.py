@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from .._support.cached import cached_property
 from .._support.checks import FLOAT64, as_dtype, as_real, frozen, instance, read_only, tolerance_of
 from ..errors import OpoError, Place
 from ..kernels.ingest import check_csr, check_dense, take_csr, take_dense, unordered_row

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._support.checks import as_items, as_number
+from .._support.checks import as_integer, as_items, as_number
 from .._support.numbers import log_loss
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory, context_key
@@ -109,6 +109,7 @@ class _Checker:
         missing += [] if callable(getattr(oracle, "losses", None) or getattr(oracle, "transitions", None)) else ["losses or transitions"]
         if missing:
             raise OpoError(f"the oracle is a {type(oracle).__name__} without {', '.join(missing)}")
+        as_integer(getattr(oracle, "cached_bytes", 0), "cached_bytes", least=0)
         return oracle
 
     def answer(self, oracle: Any, fit: Hashable, context: Any) -> Array:
