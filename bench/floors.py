@@ -4,9 +4,8 @@ python bench/floors.py              # all rows
 python bench/floors.py -k CSR -r 9  # rows whose name has this in it, and how many rounds
 
 NUMBA_NUM_THREADS says how many threads there are, of BLAS as well (OPENBLAS_NUM_THREADS); JAX uses the processors that `taskset` leaves
-it. All contenders of a row take turns in one
-process, two calls each, of which the second counts; figures are medians and, in brackets, minima. A ratio is an alternative's time by
-ours, and by the floor's: what no code that reads the same numbers could exceed.
+it. All contenders of a row take turns in one process, two calls each, of which the second counts; figures are medians and, in brackets,
+minima. A ratio is an alternative's time by ours, and by the floor's: what no code that reads the same numbers could exceed.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from functools import cache
 import many
 import numba
 import numpy as np
+import single
 import work
 from plain import numpy_evaluate
 from problems import csr_mdp
@@ -54,7 +54,7 @@ def gather_again(me, n, gate, data, indices, v, times):
 
 
 def gathers(name, times):
-    t = work.operation_problem(name)[0].transitions
+    t = single.operation_problem(name)[0].transitions
     begin, n = int(t.block[1]), int(t.indptr[t.block[1] + 80_000] - t.indptr[t.block[1]])
     first = int(t.indptr[begin])
     data, indices = t.data[first : first + n].copy(), t.indices[first : first + n].copy()
@@ -63,7 +63,7 @@ def gathers(name, times):
 
 
 def gathers_of_slices(name, times):
-    mdp = work.operation_problem(name)[0]
+    mdp = single.operation_problem(name)[0]
     for _ in range(TRANSPOSED_WORTH + 1):
         of.occupancy(mdp, mdp.uniform_policy())
     starts, _, positions, weights, first, *_ = mdp.transitions.transposed_slices.arguments
@@ -140,8 +140,8 @@ def parallel_sweep(data, indices, indptr, losses, policy, greedy, v, out):
 
 def parallel_loop(greedy):
     """A good loop of one's own, on all of Numba's threads."""
-    mdp, _, (P, losses) = work.operation_problem("stationary CSR")
-    policy, v = work.policy_of(mdp), np.zeros((mdp.layout.horizon, 20_000))
+    mdp, _, (P, losses) = single.operation_problem("stationary CSR")
+    policy, v = single.policy_of(mdp), np.zeros((mdp.layout.horizon, 20_000))
 
     def run():
         for h in range(mdp.layout.horizon - 2, -1, -1):
@@ -158,7 +158,7 @@ def layered(n_states, horizon):
 def layered_ours(*sizes):
     """After the first calls, by when the model has its copy in slices; values alone, like the alternative."""
     mdp = layered(*sizes)
-    policy, out = work.policy_of(mdp), np.empty(mdp.layout.n_states)
+    policy, out = single.policy_of(mdp), np.empty(mdp.layout.n_states)
     for _ in range(ROWS_WORTH + 1):
         of.evaluate(mdp, policy, returns="v", out=out)
     return lambda: of.evaluate(mdp, policy, returns="v", out=out)
@@ -166,14 +166,14 @@ def layered_ours(*sizes):
 
 def layered_scipy(*sizes):
     mdp = layered(*sizes)
-    arrays, policy = mdp.transitions.arrays(), work.policy_of(mdp)
+    arrays, policy = mdp.transitions.arrays(), single.policy_of(mdp)
     return lambda: numpy_evaluate(mdp.layout, arrays, mdp.losses, policy)
 
 
 def layered_bytes(*sizes):
     mdp = layered(*sizes)
     t = mdp.transitions
-    return reading(t.data, t.indices, t.indptr, mdp.losses, work.policy_of(mdp))
+    return reading(t.data, t.indices, t.indptr, mdp.losses, single.policy_of(mdp))
 
 
 def small_blocks():
@@ -206,27 +206,27 @@ def of_work(maker, *args):
 CSR = "stationary CSR"
 ROWS = {
     "CSR stationary, evaluate": (
-        of_work(work.evaluate_ours, CSR),
+        of_work(single.evaluate_ours, CSR),
         {
-            "SciPy": of_work(work.evaluate_matrix, CSR),
+            "SciPy": of_work(single.evaluate_matrix, CSR),
             "parallel Numba": lambda: parallel_loop(False),
-            "JAX": of_work(work.evaluate_jax, CSR),
+            "JAX": of_work(single.evaluate_jax, CSR),
         },
         lambda: gathers(CSR, 99),
     ),
     "CSR stationary, solve": (
-        of_work(work.solve_ours, CSR),
+        of_work(single.solve_ours, CSR),
         {
-            "quantecon": of_work(work.quantecon_induction, CSR),
+            "quantecon": of_work(single.quantecon_induction, CSR),
             "parallel Numba": lambda: parallel_loop(True),
-            "JAX": of_work(work.solve_jax, CSR),
-            "Storm": of_work(work.solve_storm, CSR),
+            "JAX": of_work(single.solve_jax, CSR),
+            "Storm": of_work(single.solve_storm, CSR),
         },
         lambda: gathers(CSR, 99),
     ),
     "CSR stationary, occupancy": (
-        of_work(work.occupancy_ours, CSR),
-        {"SciPy, kept transpose": of_work(work.occupancy_transposed, CSR), "JAX": of_work(work.occupancy_jax, CSR)},
+        of_work(single.occupancy_ours, CSR),
+        {"SciPy, kept transpose": of_work(single.occupancy_transposed, CSR), "JAX": of_work(single.occupancy_jax, CSR)},
         lambda: gathers_of_slices(CSR, 98),
     ),
     "64 policies, CSR, evaluate": (of_work(many.evaluate_many, "csr"), {"SciPy": of_work(many.scipy_evaluate_many)}, lambda: moving(False)),
@@ -251,19 +251,19 @@ ROWS = {
         small_blocks,
     ),
     "dense 200 x 10 x 50, evaluate": (
-        of_work(work.evaluate_ours, "stationary dense"),
-        {"NumPy": of_work(work.evaluate_matrix, "stationary dense")},
-        of_work(work.read_block_again, "stationary dense"),
+        of_work(single.evaluate_ours, "stationary dense"),
+        {"NumPy": of_work(single.evaluate_matrix, "stationary dense")},
+        of_work(single.read_block_again, "stationary dense"),
     ),
     "dense 200 x 10 x 50, solve": (
-        of_work(work.solve_ours, "stationary dense"),
-        {"quantecon": of_work(work.quantecon_induction, "stationary dense")},
-        of_work(work.read_block_again, "stationary dense"),
+        of_work(single.solve_ours, "stationary dense"),
+        {"quantecon": of_work(single.quantecon_induction, "stationary dense")},
+        of_work(single.read_block_again, "stationary dense"),
     ),
     "dense 200 x 10 x 50, occupancy": (
-        of_work(work.occupancy_ours, "stationary dense"),
-        {"NumPy": of_work(work.occupancy_matrix, "stationary dense")},
-        of_work(work.read_block_again, "stationary dense"),
+        of_work(single.occupancy_ours, "stationary dense"),
+        {"NumPy": of_work(single.occupancy_matrix, "stationary dense")},
+        of_work(single.read_block_again, "stationary dense"),
     ),
     "layered CSR 10,000 x 100": (
         lambda: layered_ours(10_000, 100),
