@@ -6,9 +6,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["LRU"]
+__all__ = ["LRU", "Caching"]
 
 T = TypeVar("T")
 
@@ -67,3 +67,15 @@ class LRU(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+class Caching:
+    """Base class of objects that keep caches, whose sizes are in bytes."""
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of what is kept only to save time."""
+        return sum(cache.nbytes for cache in self._caches())
+
+    def _caches(self) -> tuple[Any, ...]:
+        return ()

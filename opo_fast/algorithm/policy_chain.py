@@ -30,7 +30,7 @@ MEMORY = 1 << 31
 
 
 class PolicyChain:
-    """Algorithm 1's inner loop at one context, model by model (its formulas are in docs/algorithms.md).
+    """Algorithm 1's inner loop at one context, model by model.
 
     Each step evaluates the policy under its model with the losses f - b, Q being raised to 0, where b = min{1, (beta_loss / 2) / (1 + N)}
     + 2 H min{1, (beta_dynamics / 2) / (1 + N)} and N are the expected visits of the policies of all earlier steps under the model's

@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 29
 TRANSPOSED_WORTH = 8
 """The transposed copy is made once passes have read each transition this many times, which costs about as much as the copy."""
 ROWS_WORTH = 20
-"""The same for the copy of the rows: it costs five passes, and later ones take .5 to .97 of their time."""
+"""The same for the copy of the rows: it costs five passes, and later ones take .5 to 1 of their time."""
 LEAST_ENTRIES = 1 << 12
 """The rows of a model with fewer transitions are not copied."""
 MOST_PADDED = 1.25
@@ -72,14 +72,14 @@ class _Slices:
             return False
         if (self.passes + count - 1) * t.n_transitions >= self._worth() * t.data.size:
             try:
-                self.make(t, t.parts)
+                self.make(t)
             except MemoryError:
                 self.declined = True
         self.passes += count
         return self.arguments is not None
 
-    def make(self, t: Transitions, parts: int) -> None:
-        """Make the copy; a transposed one has each layer in `parts` parts."""
+    def make(self, t: Transitions) -> None:
+        """Make the copy."""
         raise NotImplementedError
 
     def _gains(self, t: Transitions) -> bool:
@@ -109,9 +109,9 @@ class TransposedSlices(_Slices):
         found = self.arguments if passes > 0 and self.note(t, passes) else None
         return _no_slices(t.dtype) if found is None else found[:5]
 
-    def make(self, t: Transitions, parts: int) -> None:
-        """Make the copy, with each layer split into `parts` parts."""
-        sizes, rows = t.layout.layer_sizes, t.rows
+    def make(self, t: Transitions, parts: int = 0) -> None:
+        """Make the copy, with each layer split into `parts` parts; by default, those of `t`."""
+        sizes, rows, parts = t.layout.layer_sizes, t.rows, parts or t.parts
         found: dict[tuple[int, int, int], int] = {}
         blocks: list[tuple[int, int, int, int]] = []
         first, total = np.zeros(t.layout.horizon, np.int64), 0
@@ -156,8 +156,8 @@ class RowSlices(_Slices):
     def _own_arrays(self, arguments: tuple[Any, ...]) -> tuple[Array, ...]:
         return arguments[1:4]
 
-    def make(self, t: Transitions, parts: int = 1) -> None:
-        """Make the copy, unless it would have too many entries. (It has no parts.)"""
+    def make(self, t: Transitions) -> None:
+        """Make the copy, unless it would have too many entries."""
         found: dict[tuple[int, int], int] = {}
         blocks: list[tuple[int, int, int]] = []
         first, total = np.zeros(t.layout.horizon, np.int64), 0

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from .._support.checks import FLOAT64, as_delta, as_integer, as_list, as_real, frozen
 from .._support.fields import Fields
-from .._support.lru import LRU
+from .._support.lru import LRU, Caching
 from ..errors import OpoError, Place
 from ..kernels.ingest import check_unit
 from ..model.blocks import is_plain, layer_list
@@ -35,7 +35,7 @@ LOWER_BYTES = 1 << 26
 """Bytes of lower bounds that an oracle caches for contexts and versions that occur again."""
 
 
-class _FiniteOracle:
+class _FiniteOracle(Caching):
     """One running score per candidate; `_gains` returns what one trajectory adds to the scores.
 
     Attributes
@@ -56,10 +56,8 @@ class _FiniteOracle:
         self._checked: tuple[Trajectory, Array] | None = None
         self._fingerprint = Fingerprint(self._functions, function_class.names)
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of what is kept only to save time."""
-        return self._answers.nbytes
+    def _caches(self) -> tuple[Any, ...]:
+        return (self._answers,)
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""
@@ -196,10 +194,8 @@ class FiniteLossOracle(_FiniteOracle):
         super().__init__(function_class, layout)
         self._lowest: LRU[Array] = LRU(LOWER_BYTES)
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of what is kept only to save time."""
-        return super().cached_bytes + self._lowest.nbytes
+    def _caches(self) -> tuple[Any, ...]:
+        return self._answers, self._lowest
 
     def _costs(self) -> Array:
         return self.scores

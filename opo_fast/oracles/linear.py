@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,7 @@ class LinearLossOracle(PlausibleOracle):
         self._factor = empty_factor(self.dimension, function_class.ridge)
         self._fits = [np.zeros(self.dimension)]
 
-    def _caches(self) -> Sequence[Any]:
+    def _caches(self) -> tuple[Any, ...]:
         return (self._features,)
 
     def losses(self, fit: Hashable, context: Any) -> Array:
@@ -247,7 +247,7 @@ class DisjointLinearLossOracle(PlausibleOracle):
         self._fits = Versions(np.zeros((self._n_pairs, self.dimension)))
         self._touched: list[Array] = []
 
-    def _caches(self) -> Sequence[Any]:
+    def _caches(self) -> tuple[Any, ...]:
         return (self._features,)
 
     def losses(self, fit: Hashable, context: Any) -> Array:

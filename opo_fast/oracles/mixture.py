@@ -92,7 +92,7 @@ class MixtureDynamicsOracle(QuadraticSets):
         self._differences = scipy.linalg.helmert(self.shape[1]).T if self.shape[1] > 1 else np.zeros((1, 0))
         self._best: tuple[Array, float] | None = (self._fits[0], 0.0)
 
-    def _caches(self) -> Sequence[Any]:
+    def _caches(self) -> tuple[Any, ...]:
         return (self._found,)
 
     def _valid(self, base: Any, j: int, at: str) -> Transitions:

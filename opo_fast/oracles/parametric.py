@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .._support.checks import as_number, as_real, frozen, instance, shown
 from .._support.fields import Fields, agrees
-from .._support.lru import LRU
+from .._support.lru import LRU, Caching
 from ..errors import OpoError
 from ..model.contextual import Trajectory, check_trajectory, context_key
 from ..model.layout import Layout
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     """Row state * A + action of every step, shape (n, H)."""
 
 
-class ParametricOracle:
+class ParametricOracle(Caching):
     """An oracle with numbered fits: 0 is the fit without data, and each fit with other parameters gets the next number.
 
     A subclass has ``_prepare(batch)``, which raises on data that it cannot use and changes nothing, ``_add(prepared)``,
@@ -54,15 +54,6 @@ class ParametricOracle:
         self._number = 0
         self._stale = False
         self._checked: tuple[Trajectory, Any] | None = None
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of what is kept only to save time."""
-        return sum(cache.nbytes for cache in self._caches())
-
-    def _caches(self) -> Sequence[Any]:
-        """The caches, whose sizes are in bytes."""
-        return ()
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise what `observe` would raise; nothing is added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -195,7 +195,7 @@ class _SklearnOracle(ParametricOracle):
         self._models: LRU[Any] = LRU(_KEPT)
         self._predictions: LRU[Array] = LRU(CACHE_BYTES)
 
-    def _caches(self) -> Sequence[Any]:
+    def _caches(self) -> tuple[Any, ...]:
         return self._features, self._predictions
 
     def _targets(self, batch: Batch) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -168,7 +168,7 @@ class SoftmaxDynamicsOracle(QuadraticSets):
         self._fits = [np.zeros(self.dimension)]
         self._best: Array | None = self._fits[0]
 
-    def _caches(self) -> Sequence[Any]:
+    def _caches(self) -> tuple[Any, ...]:
         return (self._features,)
 
     def _flat(self, context: Any) -> Any:

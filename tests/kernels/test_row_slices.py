@@ -87,7 +87,7 @@ def test_rows_are_sorted_only_where_that_saves_entries(monkeypatch):
     assert even.arguments[1].size == 8 * 16 + 5 * 64
     mixed = same_sweeps(monkeypatch, in_two_layers(ragged(rng.permutation([1] * 32 + [15] * 32), 20), 8, 20))
     assert not is_in_order(mixed)[1:].any()
-    # A slice of rows with 15 transitions has 15 eights, one with a transition each has one.
+    # A slice of rows with 15 transitions has 15 columns, one with a transition each has one.
     assert mixed.arguments[1].size == 8 * 8 + 8 * (4 * 15 + 4)
     odd = same_sweeps(monkeypatch, in_two_layers(ragged(rng.integers(1, 16, 13 * 3), 20), 3, 20))
     assert odd.arguments[1].size > 0
